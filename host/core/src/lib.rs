@@ -1,2 +1,8 @@
-//! x
+//! The pure heart of wipam: pool, leases, guard and the sizing loop as one state machine.
+//!
+//! No I/O, no async, no clock, no AWS, no Kubernetes: time, randomness and ids are arguments.
 #![forbid(unsafe_code)]
+
+pub mod cloud;
+pub mod ids;
+pub mod policy;
