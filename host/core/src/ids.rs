@@ -18,6 +18,16 @@ pub fn pod_key(namespace: &str, name: &str) -> u64 {
 }
 
 /// Opaque number of a sandbox, so that container ids never reach a policy or a record.
+///
+/// An id made by [`opaque_container`] stands for its own number, so that a replay shows policies what they saw.
 pub fn sandbox_number(network: &str, container_id: &str) -> u64 {
+    if let Some(number) = container_id.strip_prefix('#').and_then(|hex| u64::from_str_radix(hex, 16).ok()) {
+        return number;
+    }
     fnv64(&[network.as_bytes(), container_id.as_bytes()])
+}
+
+/// A container id that is only a number, for records: [`sandbox_number`] of it is that number again.
+pub fn opaque_container(number: u64) -> String {
+    format!("#{number:016x}")
 }

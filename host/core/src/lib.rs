@@ -4,5 +4,7 @@
 #![forbid(unsafe_code)]
 
 pub mod cloud;
+pub mod config;
+pub mod event;
 pub mod ids;
 pub mod policy;
