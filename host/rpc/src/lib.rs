@@ -1,5 +1,12 @@
-//! The gRPC contract between the CNI plugin and ipamd: `wipam.v1.Node` over a unix socket, and how errors cross it.
+//! The contract between the CNI plugin, the command line and ipamd: `wipam.v1.Node` over a unix socket, how errors
+//! cross it, how the plugin leaves a release on disk while nobody listens, and what a `ranges` network may say.
+//!
+//! Both sides use this crate, so what the plugin accepts is what the daemon understands.
 #![forbid(unsafe_code)]
+
+pub mod client;
+pub mod queue;
+pub mod range_config;
 
 /// Generated from `proto/wipam_v1.proto`.
 #[allow(missing_docs, clippy::all)]
@@ -45,8 +52,18 @@ pub enum Cause {
 impl Cause {
     /// Every cause.
     pub const ALL: [Cause; 12] = [
-        Cause::Exhausted, Cause::Held, Cause::Cooling, Cause::Throttled, Cause::SubnetFull, Cause::Starting,
-        Cause::PolicyRejected, Cause::Superseded, Cause::Storage, Cause::Invalid, Cause::Stopping, Cause::Internal,
+        Cause::Exhausted,
+        Cause::Held,
+        Cause::Cooling,
+        Cause::Throttled,
+        Cause::SubnetFull,
+        Cause::Starting,
+        Cause::PolicyRejected,
+        Cause::Superseded,
+        Cause::Storage,
+        Cause::Invalid,
+        Cause::Stopping,
+        Cause::Internal,
     ];
 
     /// The text on the wire, also a metric label.
@@ -71,6 +88,33 @@ impl Cause {
     pub fn parse(text: &str) -> Cause {
         Cause::ALL.into_iter().find(|c| c.as_str() == text).unwrap_or(Cause::Internal)
     }
+
+    /// The gRPC code that goes with it, for clients that know nothing of [`CAUSE_KEY`].
+    pub fn code(self) -> tonic::Code {
+        match self {
+            Cause::Exhausted | Cause::Held | Cause::Cooling | Cause::Throttled | Cause::SubnetFull => {
+                tonic::Code::ResourceExhausted
+            }
+            Cause::Starting | Cause::Stopping => tonic::Code::Unavailable,
+            Cause::PolicyRejected => tonic::Code::FailedPrecondition,
+            Cause::Superseded => tonic::Code::Aborted,
+            Cause::Invalid => tonic::Code::InvalidArgument,
+            Cause::Storage | Cause::Internal => tonic::Code::Internal,
+        }
+    }
+
+    /// The failed call as the server returns it: `message` for people, the cause beside it for machines.
+    pub fn status(self, message: impl Into<String>) -> tonic::Status {
+        let mut status = tonic::Status::new(self.code(), message);
+        status.metadata_mut().insert(CAUSE_KEY, tonic::metadata::MetadataValue::from_static(self.as_str()));
+        status
+    }
+
+    /// The cause a server put beside its message; `None` when the failure came from elsewhere (the transport, a
+    /// deadline on this side, something else that listens on the socket).
+    pub fn of(status: &tonic::Status) -> Option<Cause> {
+        status.metadata().get(CAUSE_KEY).and_then(|v| v.to_str().ok()).map(Cause::parse)
+    }
 }
 
 #[cfg(test)]
@@ -83,5 +127,15 @@ mod tests {
             assert_eq!(Cause::parse(cause.as_str()), cause);
         }
         assert_eq!(Cause::parse("from-the-future"), Cause::Internal);
+    }
+
+    #[test]
+    fn a_status_carries_its_cause() {
+        for cause in Cause::ALL {
+            let status = cause.status("because");
+            assert_eq!(Cause::of(&status), Some(cause));
+            assert_eq!(status.message(), "because");
+        }
+        assert_eq!(Cause::of(&tonic::Status::unavailable("x")), None);
     }
 }
