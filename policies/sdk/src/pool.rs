@@ -1,0 +1,1 @@
+//! The arithmetic that every sizing policy needs.
