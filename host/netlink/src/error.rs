@@ -122,16 +122,6 @@ impl Error {
             _ => Err(Error::Several(errors)),
         }
     }
-
-    /// The system's error number, where one is the cause.
-    pub(crate) fn errno(&self) -> Option<Errno> {
-        match self {
-            Error::Kernel { source, .. } | Error::Netns { source, .. } | Error::Sysctl { source, .. } => {
-                Errno::from_io_error(source)
-            }
-            _ => None,
-        }
-    }
 }
 
 /// Says what was being done when the kernel refused.

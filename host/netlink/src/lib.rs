@@ -13,13 +13,19 @@
 #![forbid(unsafe_code)]
 
 mod error;
+mod nft;
 mod rt;
 mod socket;
 mod sysctl;
 mod wire;
 
+pub mod conntrack;
+pub mod eni;
+pub mod fence;
+pub mod liveness;
 pub mod names;
 pub mod netns;
+pub mod node;
 pub mod pod;
 
 pub use error::Error;

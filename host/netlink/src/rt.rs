@@ -7,7 +7,7 @@ use ipnet::IpNet;
 use rustix::io::Errno;
 
 use crate::error::{During, Error, Tolerate};
-use crate::socket::{ACK, APPEND, CREATE, EXCL, Netlink, REPLACE, Refusal};
+use crate::socket::{ACK, CREATE, EXCL, Netlink, REPLACE, Refusal};
 use crate::wire::{self, Message, attributes, attributes_after};
 
 /// The table the kernel consults last by itself.
@@ -452,11 +452,6 @@ impl Rt {
     /// Adds a route in place of one to the same destination.
     pub(crate) fn replace_route(&mut self, route: &Route) -> Result<(), Refusal> {
         self.0.request(route.message(RTM_NEWROUTE, CREATE | REPLACE))
-    }
-
-    /// Adds a route behind those to the same destination.
-    pub(crate) fn append_route(&mut self, route: &Route) -> Result<(), Refusal> {
-        self.0.request(route.message(RTM_NEWROUTE, CREATE | APPEND))
     }
 
     /// Deletes a route; one already gone is fine.
