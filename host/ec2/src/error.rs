@@ -94,19 +94,26 @@ where
             let meta = answer.err().meta();
             match meta.code() {
                 Some(code) => failed(kind_of(code, status), code, meta.message().unwrap_or("(no text)")),
-                // A proxy's page, or a body cut off: only the status is left to go by.
-                None => failed(kind_of("", status), format!("Http{status}"), "the answer carries no EC2 error code"),
+                None => without_code(status),
             }
         }
         SdkError::TimeoutError(_) => failed(ErrorKind::NoAnswer, "Timeout", chain(&error)),
         SdkError::ResponseError(answer) => {
-            let status = answer.raw().status().as_u16();
-            let kind = if (400..500).contains(&status) { ErrorKind::Refused } else { ErrorKind::NoAnswer };
-            failed(kind, "UnreadableAnswer", chain(&error))
+            CloudError { message: chain(&error), ..without_code(answer.raw().status().as_u16()) }
         }
         SdkError::ConstructionFailure(_) => unanswered(&error, ErrorKind::Refused, "NotSent"),
         SdkError::DispatchFailure(_) => unanswered(&error, ErrorKind::NoAnswer, "ConnectionFailed"),
         _ => failed(ErrorKind::NoAnswer, "Unknown", chain(&error)),
+    }
+}
+
+/// A proxy's page, or a body cut off: only the status is left to go by. A *yes* that cannot be read was still a yes.
+fn without_code(status: u16) -> CloudError {
+    let text = "the answer carries no EC2 error code";
+    match status {
+        400..=499 => failed(ErrorKind::Refused, format!("Http{status}"), text),
+        500.. => failed(ErrorKind::ServerError, format!("Http{status}"), text),
+        _ => failed(ErrorKind::NoAnswer, "UnreadableAnswer", text),
     }
 }
 
