@@ -3,8 +3,16 @@
 //! No I/O, no async, no clock, no AWS, no Kubernetes: time, randomness and ids are arguments.
 #![forbid(unsafe_code)]
 
+pub mod addr;
+pub mod aws;
 pub mod cloud;
 pub mod config;
 pub mod event;
 pub mod ids;
+pub mod guard;
+pub mod lease;
+pub mod node;
 pub mod policy;
+pub mod pool;
+pub mod record;
+pub mod saved;
