@@ -18,6 +18,7 @@
 //! the difference. It runs the programs `ip` and `nft` and needs root. Everything of a wire has a name that starts with
 //! [`WireSpec::name`], which ends with the process id of its owner, so that [`sweep`] knows what a dead run left behind.
 
+mod model;
 mod netns;
 mod plan;
 mod tools;
@@ -28,6 +29,7 @@ use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use ipnet::Ipv4Net;
 use serde::{Deserialize, Serialize};
 
+pub use model::{API, IMDS};
 pub use netns::{in_netns, sweep};
 
 /// The host on the simulated internet that answers pings.

@@ -55,7 +55,8 @@ fn no_ping(netns: &str, to: impl ToString) -> bool {
 /// Whom a TCP connection from `netns` to a listener in `server` seems to come from; a byte goes both ways.
 fn seen_source(netns: &str, server: &str, to: SocketAddrV4) -> std::io::Result<Ipv4Addr> {
     let listener = wire::in_netns(server, || TcpListener::bind(to).unwrap()).unwrap();
-    let mut client = wire::in_netns(netns, || TcpStream::connect_timeout(&to.into(), Duration::from_secs(1))).unwrap()?;
+    let mut client =
+        wire::in_netns(netns, || TcpStream::connect_timeout(&to.into(), Duration::from_secs(1))).unwrap()?;
     let (mut accepted, peer) = listener.accept()?;
     for stream in [&client, &accepted] {
         stream.set_read_timeout(Some(Duration::from_secs(2)))?;
@@ -346,7 +347,10 @@ fn links_appear_and_disappear_with_attachments() {
     lab.spec.nodes.push(node);
     lab.spec.enis[2].instance = "i-c".into();
     let changes = lab.apply();
-    assert_eq!((changes.nodes_added.as_slice(), changes.attached.as_slice()), ([lab.netns("c")].as_slice(), ["eni-a1".to_owned()].as_slice()));
+    assert_eq!(
+        (changes.nodes_added.as_slice(), changes.attached.as_slice()),
+        ([lab.netns("c")].as_slice(), ["eni-a1".to_owned()].as_slice())
+    );
     lab.spec.nodes.pop();
     lab.spec.enis.pop();
     assert_eq!(lab.apply().nodes_removed, [lab.netns("c")]);

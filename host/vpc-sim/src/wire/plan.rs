@@ -65,7 +65,7 @@ table ip vpc {
     type filter hook prerouting priority raw; policy accept;
     iifname "igw" goto from_gateway
     iifname "eni*" iifname . ip saddr != @own goto spoofed
-    iifname "eni*" fib daddr type blackhole counter name "no_owner_dropped" drop
+    iifname "eni*" fib daddr type != local fib daddr oif missing counter name "no_owner_dropped" drop
   }
   chain cross {
     type filter hook forward priority filter; policy drop;
@@ -266,7 +266,8 @@ fn plan_routes(spec: &WireSpec, actual: &Actual, plan: &mut Plan, changes: &mut 
             line(&mut plan.add, format_args!("route replace blackhole {dst}"));
             continue;
         };
-        let via = if dst == Ipv4Net::from(eni.primary) { String::new() } else { format!("via {} onlink ", eni.primary) };
+        let via =
+            if dst == Ipv4Net::from(eni.primary) { String::new() } else { format!("via {} onlink ", eni.primary) };
         line(&mut plan.add, format_args!("route replace {dst} {via}dev {port}"));
         changes.assigned.push((eni.eni_id.clone(), dst));
     }
@@ -321,7 +322,10 @@ pub(super) fn check(spec: &WireSpec) -> Result<(), WireError> {
     for node in &spec.nodes {
         let rest = node.netns.strip_prefix(name).and_then(|rest| rest.strip_prefix('-')).unwrap_or_default();
         if rest.is_empty() || !rest.bytes().all(word) {
-            return fail(format!("namespace {:?}: it must be {name}- and letters, digits, '-', '_' or '.'", node.netns));
+            return fail(format!(
+                "namespace {:?}: it must be {name}- and letters, digits, '-', '_' or '.'",
+                node.netns
+            ));
         }
         if !namespaces.insert(node.netns.clone()) || !instances.insert(node.instance.as_str()) {
             return fail(format!("node {} ({}) is there twice", node.instance, node.netns));

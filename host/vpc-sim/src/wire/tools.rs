@@ -80,5 +80,9 @@ pub(super) fn nft_counters(netns: &str) -> Result<BTreeMap<String, u64>, WireErr
 pub(super) fn sysctl(netns: &str, settings: &[(&str, &str)]) -> Result<(), WireError> {
     // /proc/sys/net shows the namespace of the thread that opens it.
     let write = || settings.iter().try_for_each(|(key, value)| std::fs::write(format!("/proc/sys/net/{key}"), value));
-    in_netns(netns, write)?.map_err(|source| WireError::Netns { name: netns.to_owned(), what: "set a sysctl in it", source })
+    in_netns(netns, write)?.map_err(|source| WireError::Netns {
+        name: netns.to_owned(),
+        what: "set a sysctl in it",
+        source,
+    })
 }
