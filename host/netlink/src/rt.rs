@@ -265,26 +265,27 @@ impl Rule {
     }
 }
 
-/// A veth pair to be made: the host end here, the pod end in another namespace, already up.
+/// A veth pair to be made by a socket of the pod's namespace: the pod end, at once up, and the host end in `host_netns`,
+/// still down. (Only the end that is made first can be born up.)
 pub(crate) struct Veth<'a> {
     pub(crate) host: &'a str,
     pub(crate) host_mac: Mac,
+    pub(crate) host_netns: BorrowedFd<'a>,
     pub(crate) pod: &'a str,
     pub(crate) pod_mac: Mac,
-    pub(crate) pod_netns: BorrowedFd<'a>,
     pub(crate) mtu: u32,
 }
 
 impl Veth<'_> {
     fn message(&self) -> Message {
-        let mut message = Message::new(RTM_NEWLINK, ACK | CREATE | EXCL, &link_header(0, 0, 0));
-        message.put_str(IFLA_IFNAME, self.host).put_u32(IFLA_MTU, self.mtu).put(IFLA_ADDRESS, &self.host_mac);
+        let mut message = Message::new(RTM_NEWLINK, ACK | CREATE | EXCL, &link_header(0, IFF_UP, IFF_UP));
+        message.put_str(IFLA_IFNAME, self.pod).put_u32(IFLA_MTU, self.mtu).put(IFLA_ADDRESS, &self.pod_mac);
         message.nest(IFLA_LINKINFO, |info| {
             info.put_str(1, "veth").nest(2, |data| {
                 data.nest(1, |peer| {
-                    peer.raw(&link_header(0, IFF_UP, IFF_UP)).put_str(IFLA_IFNAME, self.pod);
-                    peer.put_u32(IFLA_MTU, self.mtu).put(IFLA_ADDRESS, &self.pod_mac);
-                    peer.put(IFLA_NET_NS_FD, &self.pod_netns.as_raw_fd().to_ne_bytes());
+                    peer.raw(&link_header(0, 0, 0)).put_str(IFLA_IFNAME, self.host);
+                    peer.put_u32(IFLA_MTU, self.mtu).put(IFLA_ADDRESS, &self.host_mac);
+                    peer.put(IFLA_NET_NS_FD, &self.host_netns.as_raw_fd().to_ne_bytes());
                 });
             });
         });

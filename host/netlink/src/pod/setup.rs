@@ -3,6 +3,7 @@
 
 use std::fs::File;
 use std::os::fd::AsFd;
+use std::path::Path;
 
 use rustix::io::Errno;
 
@@ -27,7 +28,7 @@ pub fn setup(net: &PodNet) -> Result<PodLinks, Error> {
     let handle = netns::open(&net.netns)?;
     let mut host = Rt::open()?;
     let mut pod = netns::route_socket(&handle, &net.netns)?;
-    if let Some(links) = make_veth(net, &handle, &mut host, &mut pod)? {
+    if let Some(links) = make_veth(net, &mut host, &mut pod)? {
         return Ok(links);
     }
     let mut undo = Undo::default();
@@ -61,18 +62,19 @@ impl Undo {
 }
 
 /// Makes the pair; returns the links when the whole interface already stands as wanted.
-fn make_veth(net: &PodNet, handle: &File, host: &mut Rt, pod: &mut Rt) -> Result<Option<PodLinks>, Error> {
+fn make_veth(net: &PodNet, host: &mut Rt, pod: &mut Rt) -> Result<Option<PodLinks>, Error> {
+    let here = netns::open(Path::new("/proc/thread-self/ns/net"))?;
     let (host_mac, pod_mac) = (random_mac()?, random_mac()?);
     let veth =
-        Veth { host: &net.host_ifname, host_mac, pod: &net.ifname, pod_mac, pod_netns: handle.as_fd(), mtu: net.mtu };
-    match host.create_veth(&veth) {
+        Veth { host: &net.host_ifname, host_mac, pod: &net.ifname, pod_mac, host_netns: here.as_fd(), mtu: net.mtu };
+    match pod.create_veth(&veth) {
         Err(refusal) if refusal.errno == Errno::EXIST => {}
         made => return made.during(|| format!("create veth {} for {}", net.host_ifname, net.ifname)).map(|()| None),
     }
     if let Some(links) = clear_the_way(net, host, pod)? {
         return Ok(Some(links));
     }
-    match host.create_veth(&veth) {
+    match pod.create_veth(&veth) {
         Err(refusal) if refusal.errno == Errno::EXIST => Err(pod_side_exists(net)),
         made => made.during(|| format!("create veth {} for {}", net.host_ifname, net.ifname)).map(|()| None),
     }
@@ -116,7 +118,14 @@ fn build(net: &PodNet, handle: &File, host: &mut Rt, pod: &mut Rt, undo: &mut Un
     }
     fill_pod(net, pod, pod_link.index, host_link.mac)?;
     for address in &net.addresses {
-        route_to_pod(host, &Route::host(address.addr.addr(), host_link.index, MAIN_TABLE), undo)?;
+        let addr = address.addr.addr();
+        route_to_pod(host, &Route::host(addr, host_link.index, MAIN_TABLE), undo)?;
+        if addr.is_ipv6() {
+            // Else the host could ask for the pod's MAC address only once its own link-local address has passed
+            // duplicate detection, a second from now.
+            host.set_neighbour(host_link.index, addr, pod_link.mac)
+                .during(|| format!("write neighbour {addr} down"))?;
+        }
         for rule in address.rules() {
             if host.add_rule(&rule).during(|| format!("add rule {} for {}", rule.priority, address.addr))? {
                 undo.rules.push(rule);
