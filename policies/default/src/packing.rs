@@ -9,21 +9,10 @@ use wipam_policy_sdk::{Row, allocation::*, types::*};
 /// # Errors
 /// None: an empty pool is answered with a hold.
 pub fn allocate(request: &Request, _given: &Given, pool: &Snapshot) -> Result<Decision, String> {
-    // Each earlier answer that the host refused (its fence failed, another pod was quicker) passes over one row.
-    let skip = request.attempt as usize;
-    let mut rows: Vec<Row> = pool.rows.iter().collect();
-    if rows.is_empty() {
-        return Ok(Decision::hold(1_000, "no address is free"));
-    }
-    let rank = |row: &Row| rank(row, pool);
-    let row = if skip == 0 {
-        // The usual case needs no sorting.
-        rows.iter().min_by_key(|row| rank(row)).copied().unwrap_or(rows[0])
-    } else {
-        rows.sort_by_cached_key(rank);
-        rows[skip % rows.len()]
-    };
-    Ok(Decision::assign(row.index, reason(&row)))
+    Ok(match pool.rows.best(request.attempt, |row| rank(row, pool)) {
+        Some(row) => Decision::assign(row.index, reason(&row)),
+        None => Decision::hold(1_000, "no address is free"),
+    })
 }
 
 /// Smaller is better: (class, fuller interface, lower device, fuller block, longer free, address).

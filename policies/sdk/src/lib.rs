@@ -44,6 +44,9 @@
 //! Rules that keep a policy replayable: no clock (`given.now_ms` is the time), no randomness (`given.seed`), no
 //! state between calls (every call runs in a new instance; a sizer's memory is its `memo`).
 
+#[cfg(all(target_arch = "wasm32", feature = "bump"))]
+#[allow(unsafe_code)]
+mod bump;
 mod export;
 pub mod knob;
 pub mod marks;

@@ -38,14 +38,10 @@ pub fn check(_settings: &[Setting]) -> Result<(), Vec<Issue>> {
 /// # Errors
 /// None: an empty pool is answered with a hold.
 pub fn allocate(request: &Request, _given: &Given, pool: &Snapshot) -> Result<Decision, String> {
-    // Each earlier answer that the host refused (its fence failed, another pod was quicker) passes over one row.
-    let skip = request.attempt as usize;
-    let mut rows: Vec<Row> = pool.rows.iter().collect();
-    rows.sort_by_cached_key(|row| rank(row, request.pod.key));
-    let Some(row) = (!rows.is_empty()).then(|| rows[skip % rows.len()]) else {
-        return Ok(Decision::hold(1_000, "no address is free"));
-    };
-    Ok(Decision::assign(row.index, reason(&row, &request.pod)))
+    Ok(match pool.rows.best(request.attempt, |row| rank(row, request.pod.key)) {
+        Some(row) => Decision::assign(row.index, reason(&row, &request.pod)),
+        None => Decision::hold(1_000, "no address is free"),
+    })
 }
 
 /// Smaller is better: (class, who would miss it, who asked longest ago, address).
