@@ -45,6 +45,8 @@ const AF_INET: u8 = 2;
 const AF_INET6: u8 = 10;
 const SCOPE_UNIVERSE: u8 = 0;
 const SCOPE_LINK: u8 = 253;
+/// As `RT_SCOPE_NOWHERE`, in a deletion.
+const SCOPE_ANY: u8 = 255;
 /// Routes an administrator or program made (what `ip route add` says).
 const PROTO_BOOT: u8 = 3;
 const UNICAST: u8 = 1;
@@ -142,10 +144,15 @@ impl Route {
     }
 
     fn message(&self, kind: u16, flags: u16) -> Message {
-        let scope = if self.on_link { SCOPE_LINK } else { SCOPE_UNIVERSE };
+        // A deletion takes the route whoever made it and whatever its scope is.
+        let (protocol, scope) = match (kind, self.on_link) {
+            (RTM_DELROUTE, _) => (0, SCOPE_ANY),
+            (_, true) => (PROTO_BOOT, SCOPE_LINK),
+            (_, false) => (PROTO_BOOT, SCOPE_UNIVERSE),
+        };
         let small = u8::try_from(self.table).unwrap_or_default(); // RT_TABLE_UNSPEC: the attribute says it
         let family = family(self.to.addr());
-        let fixed = [family, self.to.prefix_len(), 0, 0, small, PROTO_BOOT, scope, UNICAST, 0, 0, 0, 0];
+        let fixed = [family, self.to.prefix_len(), 0, 0, small, protocol, scope, UNICAST, 0, 0, 0, 0];
         let mut message = Message::new(kind, ACK | flags, &fixed);
         if self.to.prefix_len() > 0 {
             message.put(1, &octets(self.to.network()));
