@@ -45,11 +45,7 @@ impl Policy for Default {
 }
 
 impl Allocator for Default {
-    fn allocate(
-        request: &allocation::Request,
-        given: &Given,
-        pool: &Snapshot,
-    ) -> Result<allocation::Decision, String> {
+    fn allocate(request: &allocation::Request, given: &Given, pool: &Snapshot) -> Result<allocation::Decision, String> {
         allocate(request, given, pool)
     }
     fn release(
@@ -76,3 +72,6 @@ impl Sizer for Default {
 }
 
 export_combined!(Default);
+
+#[cfg(test)]
+mod tests;

@@ -94,11 +94,8 @@ impl Target {
 
     /// Addresses to give back.
     fn over(&self, s: &Sizing<'_>) -> i64 {
-        let over = if s.unit == 1 {
-            self.available - self.units
-        } else {
-            (Self::spare_blocks(s) - self.units) * s.unit
-        };
+        let over =
+            if s.unit == 1 { self.available - self.units } else { (Self::spare_blocks(s) - self.units) * s.unit };
         over.clamp(0, s.free)
     }
 }

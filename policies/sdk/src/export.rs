@@ -23,11 +23,7 @@ pub trait Allocator: Policy {
     ///
     /// # Errors
     /// A sentence that says why the policy cannot answer; the host's native policy answers instead.
-    fn allocate(
-        request: &allocation::Request,
-        given: &Given,
-        pool: &Snapshot,
-    ) -> Result<allocation::Decision, String>;
+    fn allocate(request: &allocation::Request, given: &Given, pool: &Snapshot) -> Result<allocation::Decision, String>;
 
     /// Says how long (ms) the address stays reserved for its pod after the cool-down. The host caps it.
     ///
@@ -68,9 +64,9 @@ macro_rules! export_allocator {
         #[cfg(target_arch = "wasm32")]
         const _: () = {
             struct Component;
-            $crate::__export_part!(policy Component $policy);
-            $crate::__export_part!(allocation Component $policy);
-            $crate::__export_part!(section $crate::__private::ALLOCATOR);
+    $crate::__export_part!(policy Component $policy);
+    $crate::__export_part!(allocation Component $policy);
+    $crate::__export_part!(section $crate::__private::ALLOCATOR);
         };
     };
 }
@@ -84,9 +80,9 @@ macro_rules! export_sizer {
         #[cfg(target_arch = "wasm32")]
         const _: () = {
             struct Component;
-            $crate::__export_part!(policy Component $policy);
-            $crate::__export_part!(sizing Component $policy);
-            $crate::__export_part!(section $crate::__private::SIZER);
+    $crate::__export_part!(policy Component $policy);
+    $crate::__export_part!(sizing Component $policy);
+    $crate::__export_part!(section $crate::__private::SIZER);
         };
     };
 }
@@ -100,10 +96,10 @@ macro_rules! export_combined {
         #[cfg(target_arch = "wasm32")]
         const _: () = {
             struct Component;
-            $crate::__export_part!(policy Component $policy);
-            $crate::__export_part!(allocation Component $policy);
-            $crate::__export_part!(sizing Component $policy);
-            $crate::__export_part!(section $crate::__private::COMBINED);
+    $crate::__export_part!(policy Component $policy);
+    $crate::__export_part!(allocation Component $policy);
+    $crate::__export_part!(sizing Component $policy);
+    $crate::__export_part!(section $crate::__private::COMBINED);
         };
     };
 }

@@ -91,11 +91,7 @@ pub fn text(name: &str, default: &str, help: &str) -> Knob {
 
 /// One of several texts.
 pub fn choice(name: &str, default: &str, choices: &[&str], help: &str) -> Knob {
-    Knob {
-        kind: KnobKind::Choice,
-        choices: choices.iter().map(|c| (*c).into()).collect(),
-        ..text(name, default, help)
-    }
+    Knob { kind: KnobKind::Choice, choices: choices.iter().map(|c| (*c).into()).collect(), ..text(name, default, help) }
 }
 
 /// A setting that is on or off.

@@ -295,9 +295,8 @@ impl<'a> Sizing<'a> {
     /// Whether an operation must not be asked for yet; looks again when it may.
     fn is_barred(&mut self, op: &str, subnet: u8) -> bool {
         let now = self.given.now_ms;
-        let hit = |b: &&crate::sizing::Barrier| {
-            b.op == op && b.until_ms > now && (b.subnet == subnet || b.subnet == NONE_U8)
-        };
+        let hit =
+            |b: &&crate::sizing::Barrier| b.op == op && b.until_ms > now && (b.subnet == subnet || b.subnet == NONE_U8);
         let until = self.cloud.barriers.iter().filter(hit).map(|b| b.until_ms).max();
         if let Some(until) = until {
             self.recheck(u32::try_from(until - now).unwrap_or(u32::MAX));

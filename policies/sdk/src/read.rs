@@ -148,7 +148,8 @@ impl Block {
     }
     /// Addresses that are in no other state.
     pub fn free(&self, family: u8) -> u64 {
-        let taken = u64::from(self.assigned) + u64::from(self.cooling) + u64::from(self.reserved) + u64::from(self.held);
+        let taken =
+            u64::from(self.assigned) + u64::from(self.cooling) + u64::from(self.reserved) + u64::from(self.held);
         self.size(family).saturating_sub(taken)
     }
 }

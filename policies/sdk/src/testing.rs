@@ -7,6 +7,8 @@
 //! assert_eq!((pool.counts.total, pool.rows.len()), (4, 2));
 //! ```
 
+mod node;
+
 use std::net::IpAddr;
 
 use crate::{
@@ -15,6 +17,8 @@ use crate::{
     sizing::{Cloud, Demand},
     types::*,
 };
+
+pub use node::{Node, Plan, Tally};
 
 /// When the builders' interfaces were attached; a `given.now_ms` of [`NOW_MS`] finds them old enough for anything.
 pub const ATTACHED_MS: u64 = 1_000;
@@ -323,4 +327,3 @@ impl Default for Cloud {
         Self { subnets: Vec::new(), barriers: Vec::new(), in_flight: Vec::new(), last: Vec::new() }
     }
 }
-

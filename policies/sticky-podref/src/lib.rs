@@ -111,9 +111,7 @@ fn comes_back(pod: &Pod, settings: Settings<'_>) -> Option<&'static str> {
 /// `web-0`, but not `web-7d4b9` nor `-0`.
 fn ends_in_ordinal(name: &str) -> bool {
     match name.rsplit_once('-') {
-        Some((stem, ordinal)) => {
-            !stem.is_empty() && !ordinal.is_empty() && ordinal.bytes().all(|b| b.is_ascii_digit())
-        }
+        Some((stem, ordinal)) => !stem.is_empty() && !ordinal.is_empty() && ordinal.bytes().all(|b| b.is_ascii_digit()),
         None => false,
     }
 }

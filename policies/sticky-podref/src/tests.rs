@@ -30,7 +30,11 @@ fn own_rows_by_how_firmly_they_are_its_own() {
         .row("10.0.0.5", 0, row::RESERVED_OTHER | row::ASKED_FOR, 5, 8)
         .build();
     let order: Vec<_> = (0..6).map(|attempt| pick(&pool, attempt)).collect();
-    assert_eq!(order, [3, 2, 1, 0, 4, 3].map(Choice::Assign), "asked for, held, reserved, cooling, another's, and round");
+    assert_eq!(
+        order,
+        [3, 2, 1, 0, 4, 3].map(Choice::Assign),
+        "asked for, held, reserved, cooling, another's, and round"
+    );
 }
 
 #[test]
@@ -68,7 +72,8 @@ fn addresses_of_stateful_sets_are_kept() {
 
 #[test]
 fn without_facts_the_name_tells() {
-    for (name, keep) in [("pg-0", true), ("pg-12", true), ("pg-x1", false), ("pg-", false), ("-1", false), ("7", false)] {
+    for (name, keep) in [("pg-0", true), ("pg-12", true), ("pg-x1", false), ("pg-", false), ("-1", false), ("7", false)]
+    {
         assert_eq!(kept(pod("db", name), describe().defaults(), "del") > 0, keep, "{name}");
     }
 }
