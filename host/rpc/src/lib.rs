@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 pub mod client;
+pub mod deadline;
 pub mod queue;
 pub mod range_config;
 
