@@ -8,7 +8,8 @@ use rustix::io::Errno;
 
 use crate::socket::Refusal;
 
-/// Why an operation on the node's network failed.
+/// Why an operation on the node's network failed. Each text is whole: causes are in it, not behind `source()`, because
+/// the plugin has one line to tell the user.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -20,30 +21,30 @@ pub enum Error {
         /// The kernel's own words, or the name of its error number.
         reason: String,
         /// The error number.
-        source: io::Error,
+        errno: io::Error,
     },
     /// A network namespace cannot be entered or read.
-    #[error("network namespace {}: {action} failed; is the path right and visible from here?", .path.display())]
+    #[error("network namespace {}: {action}: {errno}; is the path right and visible from here?", .path.display())]
     Netns {
         /// The namespace's file.
         path: PathBuf,
         /// What was tried.
         action: &'static str,
         /// The error of the system.
-        source: io::Error,
+        errno: io::Error,
     },
     /// The path is there but is no network namespace.
     #[error("{} is not a network namespace; its mount is missing here (mount propagation?)", .0.display())]
     NotANetns(PathBuf),
     /// A kernel parameter cannot be written.
-    #[error("cannot set {} to {value}; is /proc/sys writable here?", .path.display())]
+    #[error("cannot set {} to {value}: {errno}; is /proc/sys writable here?", .path.display())]
     Sysctl {
         /// The parameter's file.
         path: PathBuf,
         /// The wanted value.
         value: String,
         /// The error of the system.
-        source: io::Error,
+        errno: io::Error,
     },
     /// A name or alias the kernel cannot hold.
     #[error("{what} {value:?} {problem}")]
@@ -133,15 +134,19 @@ pub(crate) trait During<T> {
 impl<T> During<T> for Result<T, Refusal> {
     fn during(self, action: impl FnOnce() -> String) -> Result<T, Error> {
         self.map_err(|refusal| {
-            let source = io::Error::from(refusal.errno);
-            Error::Kernel { action: action(), reason: refusal.words.unwrap_or_else(|| source.to_string()), source }
+            let errno = io::Error::from(refusal.errno);
+            let mut reason = refusal.words.unwrap_or_else(|| errno.to_string());
+            if refusal.errno == Errno::PERM {
+                reason.push_str("; this needs CAP_NET_ADMIN");
+            }
+            Error::Kernel { action: action(), reason, errno }
         })
     }
 }
 
 impl<T> During<T> for io::Result<T> {
     fn during(self, action: impl FnOnce() -> String) -> Result<T, Error> {
-        self.map_err(|source| Error::Kernel { action: action(), reason: source.to_string(), source })
+        self.map_err(|errno| Error::Kernel { action: action(), reason: errno.to_string(), errno })
     }
 }
 

@@ -85,7 +85,7 @@ fn anywhere(addresses: &[IpAddr]) -> Result<bool, Error> {
             }
             // A process or namespace that ended while we looked, or an empty file left in the directory of handles.
             Err(Error::NotANetns(_)) => {}
-            Err(Error::Netns { source, .. }) if source.kind() == std::io::ErrorKind::NotFound => {}
+            Err(Error::Netns { errno, .. }) if errno.kind() == std::io::ErrorKind::NotFound => {}
             Err(error) => untold = Some(error),
         }
     }
@@ -98,7 +98,7 @@ fn namespaces() -> Result<Vec<PathBuf>, Error> {
     let mut paths = Vec::new();
     let handles = HANDLES.iter().flat_map(fs::read_dir).flatten().flatten().map(|entry| entry.path());
     let processes = fs::read_dir("/proc")
-        .map_err(|source| Error::Netns { path: "/proc".into(), action: "list", source })?
+        .map_err(|errno| Error::Netns { path: "/proc".into(), action: "list", errno })?
         .flatten()
         .map(|entry| entry.path())
         .filter(|path| is_process(path))

@@ -37,7 +37,7 @@ impl NetnsRef {
     pub(crate) fn find(&self) -> Result<Found, Error> {
         let file = match open(&self.path) {
             Ok(file) => file,
-            Err(Error::Netns { source, .. }) if source.kind() == io::ErrorKind::NotFound && self.absence_counts() => {
+            Err(Error::Netns { errno, .. }) if errno.kind() == io::ErrorKind::NotFound && self.absence_counts() => {
                 return Ok(Found::Gone);
             }
             Err(error) => return Err(error),
@@ -57,20 +57,20 @@ impl NetnsRef {
 
 /// Opens a namespace handle and makes sure that it is one.
 pub(crate) fn open(path: &Path) -> Result<File, Error> {
-    let file = File::open(path).map_err(|source| Error::Netns { path: path.to_owned(), action: "open", source })?;
+    let file = File::open(path).map_err(|errno| Error::Netns { path: path.to_owned(), action: "open", errno })?;
     let kind = rustix::fs::fstatfs(&file).map_err(|errno| Error::Netns {
         path: path.to_owned(),
         action: "fstatfs",
-        source: errno.into(),
+        errno: errno.into(),
     })?;
-    if i64::from(kind.f_type) != NSFS {
+    if kind.f_type != NSFS {
         return Err(Error::NotANetns(path.to_owned()));
     }
     Ok(file)
 }
 
 fn inode(file: &File, path: &Path) -> Result<u64, Error> {
-    let metadata = file.metadata().map_err(|source| Error::Netns { path: path.to_owned(), action: "stat", source })?;
+    let metadata = file.metadata().map_err(|errno| Error::Netns { path: path.to_owned(), action: "stat", errno })?;
     Ok(metadata.ino())
 }
 
@@ -93,7 +93,7 @@ pub fn in_netns<T: Send>(path: &Path, work: impl FnOnce() -> T + Send) -> Result
 
 /// As [`in_netns`], with a handle already open.
 pub(crate) fn inside<T: Send>(handle: &File, path: &Path, work: impl FnOnce() -> T + Send) -> Result<T, Error> {
-    let fail = |action, source| Error::Netns { path: path.to_owned(), action, source };
+    let fail = |action, errno| Error::Netns { path: path.to_owned(), action, errno };
     std::thread::scope(|scope| {
         let thread = std::thread::Builder::new()
             .name("wipam-netns".into())
@@ -101,7 +101,7 @@ pub(crate) fn inside<T: Send>(handle: &File, path: &Path, work: impl FnOnce() ->
                 move_into_link_name_space(handle.as_fd(), Some(LinkNameSpaceType::Network))?;
                 Ok(work())
             })
-            .map_err(|source| fail("start a thread", source))?;
+            .map_err(|errno| fail("start a thread", errno))?;
         match thread.join() {
             Ok(result) => result.map_err(|errno: rustix::io::Errno| fail("setns", errno.into())),
             Err(panic) => std::panic::resume_unwind(panic),

@@ -132,11 +132,11 @@ impl Netlink {
         loop {
             self.receive()?;
             // Leftovers of a dump that was given up carry an older number.
-            for reply in wire::replies(&self.buf).filter(|r| r.sequence == sequence) {
-                return match reply.kind {
-                    ERROR => Refusal::read(reply).map_or(Ok(None), Err),
-                    _ => Ok(Some(read(reply.body))),
-                };
+            let answer = wire::replies(&self.buf).find(|reply| reply.sequence == sequence);
+            match answer {
+                None => {}
+                Some(reply) if reply.kind == ERROR => return Refusal::read(reply).map_or(Ok(None), Err),
+                Some(reply) => return Ok(Some(read(reply.body))),
             }
         }
     }

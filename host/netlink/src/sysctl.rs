@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use crate::error::Error;
 
 fn write_at(path: PathBuf, value: &str) -> Result<(), Error> {
-    std::fs::write(&path, value).map_err(|source| Error::Sysctl { path, value: value.to_owned(), source })
+    std::fs::write(&path, value).map_err(|errno| Error::Sysctl { path, value: value.to_owned(), errno })
 }
 
 /// Sets `net/<name>`; a value that already stands is not written, so a read-only `/proc/sys` with the right values is
@@ -22,7 +22,7 @@ pub(crate) fn set(name: &str, value: &str) -> Result<(), Error> {
 /// As [`set`], without reading first; a parameter this kernel does not have (IPv6 off) is fine.
 pub(crate) fn set_if_present(name: &str, value: &str) -> Result<(), Error> {
     match write_at(PathBuf::from("/proc/sys/net").join(name), value) {
-        Err(Error::Sysctl { source, .. }) if source.kind() == io::ErrorKind::NotFound => Ok(()),
+        Err(Error::Sysctl { errno, .. }) if errno.kind() == io::ErrorKind::NotFound => Ok(()),
         other => other,
     }
 }

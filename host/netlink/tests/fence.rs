@@ -127,27 +127,31 @@ fn namespaces_are_told_apart() {
 fn what_cannot_be_told_counts_as_alive() {
     need_root!("what_cannot_be_told_counts_as_alive");
     let (host, pod) = (Ns::new("h"), Ns::new("p"));
-    let net = pod_net(&pod, "c1", "10.0.0.21", 2);
+    // An address no other test's namespace has: the question is asked of the whole machine.
+    let [.., high, low] = std::process::id().to_be_bytes();
+    let own = format!("10.200.{high}.{low}");
+    let own = own.as_str();
+    let net = pod_net(&pod, "c1", own, 2);
     host.inside(|| pod::setup(&net)).unwrap();
     let seen = netns::identify(&net.netns).unwrap();
     let ask = |netns: Option<NetnsRef>, address: &str| {
         host.inside(|| alive(&LivenessQuery { addresses: vec![addr(address)], netns }))
     };
-    assert_eq!(ask(Some(seen.clone()), "10.0.0.21"), Liveness::Alive);
+    assert_eq!(ask(Some(seen.clone()), own), Liveness::Alive);
     assert_eq!(ask(Some(seen.clone()), "10.0.0.99"), Liveness::Gone);
-    assert_eq!(ask(Some(NetnsRef { inode: 1, ..seen.clone() }), "10.0.0.21"), Liveness::Gone);
-    assert_eq!(ask(None, "10.0.0.21"), Liveness::Alive, "a link stands behind its route");
-    host.ip("route del 10.0.0.21");
-    assert_eq!(ask(None, "10.0.0.21"), Liveness::Alive, "a namespace on this host has it");
-    pod.ip("addr del 10.0.0.21/32 dev eth0");
-    assert_eq!(ask(None, "10.0.0.21"), Liveness::Gone);
+    assert_eq!(ask(Some(NetnsRef { inode: 1, ..seen.clone() }), own), Liveness::Gone);
+    assert_eq!(ask(None, own), Liveness::Alive, "a link stands behind its route");
+    host.ip(&format!("route del {own}"));
+    assert_eq!(ask(None, own), Liveness::Alive, "a namespace on this host has it");
+    pod.ip(&format!("addr del {own}/32 dev eth0"));
+    assert_eq!(ask(None, own), Liveness::Gone);
 
     for path in ["/nowhere/wnl", "/proc/self/status"] {
-        let answer = ask(Some(NetnsRef { path: path.into(), inode: 1 }), "10.0.0.21");
+        let answer = ask(Some(NetnsRef { path: path.into(), inode: 1 }), own);
         assert!(matches!(&answer, Liveness::Unknown(_)) && answer.counts_as_alive(), "{path}: {answer:?}");
     }
     let path = pod.path();
     drop(pod);
-    assert_eq!(ask(Some(NetnsRef { path, ..seen }), "10.0.0.21"), Liveness::Gone);
-    assert_eq!(ask(Some(NetnsRef { path: "/proc/4194305/ns/net".into(), inode: 1 }), "10.0.0.21"), Liveness::Gone);
+    assert_eq!(ask(Some(NetnsRef { path, ..seen }), own), Liveness::Gone);
+    assert_eq!(ask(Some(NetnsRef { path: "/proc/4194305/ns/net".into(), inode: 1 }), own), Liveness::Gone);
 }
