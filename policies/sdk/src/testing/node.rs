@@ -180,7 +180,7 @@ impl Node {
         let due = self.changed.is_some_and(|(first, last)| {
             !self.waits.is_empty() || self.now >= last + 1_000 || self.now >= first + 5_000
         });
-        let urgent = self.waits.front().is_some_and(|t| (self.now - t) % 1_000 == 0);
+        let urgent = self.waits.front().is_some_and(|t| (self.now - t).is_multiple_of(1_000));
         if !due && !urgent && self.now < self.recheck_at {
             return;
         }
