@@ -3,6 +3,9 @@
 //! - [`model`]: the pure model in virtual time. `Vpc::new(VpcConfig)`, then `vpc.call(now_ms, &Request) -> Outcome`;
 //!   `vpc.enis(now)`, `vpc.imds_view(now, instance)`, `vpc.generation(now)`, `vpc.calls()`, faults by rule. Same
 //!   configuration and same calls give the same answers.
+//! - [`Sim`]: a VPC behind a lock with a real clock; the servers [`serve_api`] (the EC2 Query API, and a control surface
+//!   under `/_sim/`, see the module `control` in the source) and [`serve_imds`] (instance metadata) share one. The
+//!   caller owns each listener and decides when a server ends.
 //! - [`instance_types`]: the limits of every EC2 instance type.
 //! - [`wire`]: network namespaces that behave like the VPC's network.
 //!
@@ -22,6 +25,15 @@
 //! ```
 #![forbid(unsafe_code)]
 
+mod api;
+mod control;
+mod http;
+mod imds;
 pub mod instance_types;
 pub mod model;
+mod sim;
 pub mod wire;
+
+pub use api::serve_api;
+pub use imds::{ImdsOptions, access_key_of, serve_imds};
+pub use sim::{Clock, Sim};

@@ -11,6 +11,7 @@ mod throttle;
 mod vpc;
 
 pub use config::{Bucket, InstanceConfig, Latency, Placement, SubnetConfig, Timing, VpcConfig};
+pub(crate) use describe::state_name;
 pub use fault::{FaultEffect, FaultRule};
 pub use request::{
     ACTIONS, AssignPrivateIpAddresses, AttachNetworkInterface, AttachStatus, Attachment, CallCount,

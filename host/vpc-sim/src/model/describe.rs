@@ -108,7 +108,8 @@ impl Vpc {
             }
         }
         let (found, next_token) = page(query, found, |(id, _)| id)?;
-        let items = found.into_iter().map(|(id, instance)| self.instance_view(id, instance)).collect();
+        let as_of = self.now_ms.saturating_sub(self.config.timing.describe_lag_ms);
+        let items = found.into_iter().map(|(id, instance)| self.instance_view(id, instance, as_of)).collect();
         Ok(Response::Instances { items, next_token })
     }
 
@@ -127,8 +128,7 @@ impl Vpc {
         })
     }
 
-    fn instance_view(&self, id: &str, instance: &InstanceState) -> Instance {
-        let as_of = self.now_ms.saturating_sub(self.config.timing.describe_lag_ms);
+    pub(super) fn instance_view(&self, id: &str, instance: &InstanceState, as_of: u64) -> Instance {
         let enis = self.instance_enis(id, instance, as_of);
         Instance {
             id: id.to_owned(),

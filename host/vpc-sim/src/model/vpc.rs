@@ -11,7 +11,7 @@ use super::config::{InstanceConfig, Placement, SubnetConfig, VpcConfig, by_patte
 use super::fault::{ActiveRule, FaultRule, judge};
 use super::random::Random;
 use super::request::{
-    AttachStatus, Attachment, CallCount, CreateNetworkInterface, Ec2Error, Eni, EniStatus, ImdsView, Outcome, Request,
+    AttachStatus, Attachment, CallCount, CreateNetworkInterface, Ec2Error, Eni, EniStatus, ImdsView, Instance, Outcome, Request,
     Subnet,
 };
 use super::throttle::Throttles;
@@ -251,10 +251,22 @@ impl Vpc {
         })
     }
 
-    /// The running instance whose interface has this lone address.
+    /// The instance that has an interface with this address, a lone one or one of a prefix.
     pub fn instance_of(&self, address: Ipv4Addr) -> Option<&str> {
-        let eni = self.enis.get(self.owners.get(&address)?)?.current()?;
+        let by_prefix = || {
+            // Rarely asked, so there is no index of prefixes.
+            let has = |eni: &&Arc<Eni>| eni.prefixes.iter().any(|prefix| prefix.contains(&address));
+            self.enis.values().filter_map(EniRecord::current).find(has)
+        };
+        let lone = self.owners.get(&address).and_then(|id| self.enis.get(id)?.current());
+        let eni = lone.or_else(by_prefix)?;
         eni.attachment.as_ref().map(|attachment| attachment.instance_id.as_str())
+    }
+
+    /// All instances with their interfaces as they are now, whatever the lags, sorted by id.
+    pub fn instances(&mut self, now_ms: u64) -> Vec<Instance> {
+        self.advance(now_ms);
+        self.instances.iter().map(|(id, instance)| self.instance_view(id, instance, self.now_ms)).collect()
     }
 
     /// The ids of all running instances, sorted.
