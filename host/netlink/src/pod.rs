@@ -105,7 +105,7 @@ pub struct PodTeardown {
     pub host_ifname: String,
     /// The alias it must have; the empty string means *none* (made by another plugin).
     pub alias: String,
-    /// Addresses and the route tables they were set up with.
+    /// Addresses and the route tables they were set up with. When empty (nobody remembers), those routed to the link.
     pub addresses: Vec<(IpAddr, u32)>,
 }
 

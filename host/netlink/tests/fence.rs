@@ -1,5 +1,7 @@
 //! Fencing, liveness and namespaces, checked with `ip` and by real packets.
 
+#![allow(clippy::unwrap_used)] // helpers outside #[test] functions are tests too
+
 mod support;
 
 use std::net::IpAddr;

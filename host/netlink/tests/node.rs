@@ -1,6 +1,8 @@
 //! A node with two interfaces on a small VPC that drops what EC2 drops: addresses on the wrong interface, and sources
 //! without a public address on their way out. Secondary interfaces, source NAT and connection marks, by real packets.
 
+#![allow(clippy::unwrap_used)] // helpers outside #[test] functions are tests too
+
 mod support;
 
 use std::io::{Read, Write};
@@ -205,7 +207,7 @@ fn the_node_is_set_up_idempotently_in_one_transaction() {
     let count = |kind: &str| chains["nftables"].as_array().unwrap().iter().filter(|o| o.get(kind).is_some()).count();
     assert_eq!((count("chain"), count("rule")), (4, 13));
 
-    // A refused transaction leaves the old table whole.
+    // What cannot be meant changes nothing.
     let bad = NodeNet { veth_prefix: "eni".into(), vpc_cidrs: Vec::new(), ..node_net() };
     node.inside(|| node::setup(&bad)).unwrap_err();
     assert_eq!(node.nft_text(), once.1);

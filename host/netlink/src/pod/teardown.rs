@@ -5,7 +5,7 @@ use std::net::IpAddr;
 
 use super::{FROM_POD_PRIORITY, PodTeardown, TO_POD_PRIORITY};
 use crate::error::{During, Error};
-use crate::rt::{Link, LinkChange, Route, Rt, Rule};
+use crate::rt::{Link, LinkChange, MAIN_TABLE, Route, Rt, Rule};
 
 /// Links about to be deleted together are put in this link group ("wipa"); one that is found in it later was left by a
 /// process that died in between, and goes with the next batch.
@@ -82,14 +82,24 @@ pub fn unroute_many(pods: &[PodTeardown]) -> TeardownReport {
 fn clear(host: &mut Rt, pod: &PodTeardown, report: &mut TeardownReport) -> Option<Link> {
     let found = host.link(&pod.host_ifname);
     let own = report.note(found).flatten().filter(|link| link.owner() == pod.alias);
-    for (addr, _) in &pod.addresses {
-        match may_clear(host, *addr, own.as_ref()) {
-            Ok((false, _)) => report.kept.push(*addr),
-            Ok((true, route)) => clear_address(host, *addr, route, report),
+    let addresses = match (&own, pod.addresses.as_slice()) {
+        (Some(link), []) => report.note(routed_to(host, link)).unwrap_or_default(),
+        (_, known) => known.iter().map(|(addr, _)| *addr).collect(),
+    };
+    for addr in addresses {
+        match may_clear(host, addr, own.as_ref()) {
+            Ok((false, _)) => report.kept.push(addr),
+            Ok((true, route)) => clear_address(host, addr, route, report),
             Err(error) => report.errors.push(error),
         }
     }
     own
+}
+
+/// The addresses behind a link, for a tear-down that was told none.
+fn routed_to(host: &mut Rt, link: &Link) -> Result<Vec<IpAddr>, Error> {
+    let single = |r: &Route| r.link == link.index && r.on_link && r.to.prefix_len() == r.to.max_prefix_len();
+    Ok(host.routes(MAIN_TABLE)?.iter().filter(|r| single(r)).map(|r| r.to.addr()).collect())
 }
 
 /// Whether the address's route is this sandbox's, or nobody's, and the route.
