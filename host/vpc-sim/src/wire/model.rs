@@ -57,3 +57,50 @@ impl WireSpec {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::{
+        AttachNetworkInterface, CreateNetworkInterface, InstanceConfig, Request, Response, Timing, VpcConfig, Wanted,
+    };
+
+    #[test]
+    fn an_interface_is_on_the_wire_from_attached_until_detached() {
+        let mut config = VpcConfig { timing: Timing { attach_ms: 100, ..Timing::default() }, ..VpcConfig::default() };
+        let subnet = config.subnets[0].clone();
+        let instance =
+            InstanceConfig { id: "i-a".into(), subnet: subnet.id.clone(), public_ip: true, ..Default::default() };
+        config.instances.push(instance);
+        let mut vpc = Vpc::new(config).unwrap();
+        let spec = WireSpec::of_vpc("w1", &mut vpc, 0);
+        assert_eq!(spec.nodes, [NodeSpec { instance: "i-a".into(), netns: "w1-i-a".into() }]);
+        let [eth0] = spec.enis.as_slice() else { panic!("{spec:?}") };
+        assert_eq!((eth0.ifname.as_str(), eth0.device_index, eth0.subnet), ("eth0", 0, subnet.cidr));
+        assert!(eth0.public.is_some());
+
+        let wanted = Wanted::addresses(2);
+        let create = CreateNetworkInterface { subnet_id: subnet.id, wanted, ..Default::default() };
+        let Ok(Response::Created { eni, .. }) = vpc.call(10, &Request::CreateNetworkInterface(create)).result else {
+            panic!("not created")
+        };
+        assert_eq!(WireSpec::of_vpc("w1", &mut vpc, 10), spec, "what is not attached is not there");
+        let attach = AttachNetworkInterface {
+            network_interface_id: eni.id.clone(),
+            instance_id: "i-a".into(),
+            device_index: 1,
+            ..Default::default()
+        };
+        vpc.call(20, &Request::AttachNetworkInterface(attach)).result.unwrap();
+        assert_eq!(WireSpec::of_vpc("w1", &mut vpc, 119), spec, "nor what is attaching");
+        let spec = WireSpec::of_vpc("w1", &mut vpc, 120);
+        let eth1 = spec.enis.iter().find(|spec| spec.eni_id == eni.id).unwrap();
+        assert_eq!((eth1.ifname.as_str(), eth1.public, eth1.primary), ("eth1", None, eni.primary()));
+        assert_eq!(eth1.addresses, eni.secondary());
+        super::super::plan::check(&spec).unwrap();
+
+        vpc.terminate_instance(200, "i-a");
+        let spec = WireSpec::of_vpc("w1", &mut vpc, 200);
+        assert!(spec.nodes.is_empty() && spec.enis.is_empty());
+    }
+}
