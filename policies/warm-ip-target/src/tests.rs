@@ -289,3 +289,32 @@ fn pods_that_go_give_interfaces_back() {
     node.run(120_000);
     assert_eq!((node.pods(), node.free(), node.interfaces().len()), (10, 1, 1), "{:?}", node.tally);
 }
+
+proptest::proptest! {
+    #![proptest_config(proptest::prelude::ProptestConfig { cases: 200, failure_persistence: None, ..Default::default() })]
+
+    /// Whatever came and went: in the end every pod has an address, exactly `warm` are free as far as there is room,
+    /// and nothing moves any more.
+    #[test]
+    fn any_history_comes_to_rest_on_target(
+        warm in 0_i64..12,
+        steps in proptest::collection::vec((0_u32..30, 0_u32..30, 0_u64..40_000), 1..12),
+    ) {
+        let (enis, slots) = (4, 9);
+        let mut node = Node::new(plan, settings(warm), enis, slots);
+        node.run(5_000);
+        for (adds, dels, ms) in steps {
+            // No more than fit: the pods there are, and those that wait.
+            node.add(adds.min(36 - node.pods()));
+            node.run(ms + 20_000);
+            node.del(dels);
+            node.run(ms);
+        }
+        node.run(400_000);
+        let room = i64::from(enis * slots) - i64::from(node.pods());
+        proptest::prop_assert_eq!(i64::from(node.free()), warm.min(room), "{:?}", node.interfaces());
+        let tally = node.tally.clone();
+        node.run(400_000);
+        proptest::prop_assert_eq!(&node.tally, &tally);
+    }
+}
