@@ -103,8 +103,10 @@ pub(crate) fn encode_allocation(a: &Allocation) -> Vec<u8> {
 
 /// The file around encoded allocations: one line, as the AWS daemon writes it.
 pub(crate) fn encode_file<'a>(allocations: impl Iterator<Item = &'a [u8]>) -> Vec<u8> {
+    let allocations: Vec<&[u8]> = allocations.collect();
     let mut out = format!("{{\"version\":\"{VERSION}\",\"allocations\":[").into_bytes();
-    for (i, a) in allocations.enumerate() {
+    out.reserve(allocations.iter().map(|a| a.len() + 1).sum::<usize>() + 3);
+    for (i, a) in allocations.into_iter().enumerate() {
         if i > 0 {
             out.push(b',');
         }

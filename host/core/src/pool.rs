@@ -293,6 +293,17 @@ pub struct Asker {
     pub held: BTreeSet<LeaseNo>,
 }
 
+/// One offered address, before it becomes a row of the columns.
+#[derive(Clone, Copy, Debug)]
+struct Row {
+    addr: Addr,
+    place: Place,
+    marks: u16,
+    since: Ms,
+    until: Ms,
+    last: u64,
+}
+
 /// What is offered: the snapshot's rows and the address behind each.
 #[derive(Clone, Debug, Default)]
 pub struct Offer {
@@ -785,7 +796,7 @@ impl Pool {
 
     /// What one decision may name (design §4, "what is offered"). Without an asker, for a sizer.
     pub fn offer(&mut self, asker: Option<&Asker>) -> Offer {
-        let mut chosen: BTreeMap<Addr, (Place, u16, Ms, Ms, u64)> = BTreeMap::new();
+        let mut chosen: Vec<Row> = Vec::with_capacity(256);
         let mut own_total = 0;
         if let Some(asker) = asker {
             self.offer_own(asker, &mut chosen);
@@ -801,36 +812,51 @@ impl Pool {
         } else {
             self.offer_free(None, &mut chosen);
         }
-        let free_shown = chosen.values().filter(|c| c.1 & !(row_marks::NEVER_USED | row_marks::REQUESTED) == 0).count();
+        let free_shown = chosen.iter().filter(|r| r.marks & !(row_marks::NEVER_USED | row_marks::REQUESTED) == 0).count();
         let left_out = (self.assignable() + own_total).saturating_sub(free_shown as u64 + own_total);
         self.columns(chosen, left_out)
     }
 
-    fn columns(&self, chosen: BTreeMap<Addr, (Place, u16, Ms, Ms, u64)>, left_out: u64) -> Offer {
-        let eni_index: BTreeMap<EniNo, u8> = self.enis.keys().enumerate().map(|(i, no)| (*no, i as u8)).collect();
-        let block_index: BTreeMap<BlockNo, u16> = self.blocks.keys().enumerate().map(|(i, n)| (*n, i as u16)).collect();
-        let mut offer = Offer { left_out, ..Offer::default() };
+    fn columns(&self, mut chosen: Vec<Row>, left_out: u64) -> Offer {
+        chosen.sort_unstable_by_key(|r| r.addr);
+        let n = chosen.len();
+        let mut offer = Offer { left_out, addrs: Vec::with_capacity(n), rows: RowSet::default() };
         let rows = &mut offer.rows;
-        for (addr, (place, marks, since, until, last)) in chosen {
-            let (hi, lo) = halves(addr);
-            rows.address_hi.push(hi);
-            rows.address_lo.push(lo);
-            rows.eni.push(self.eni_of(place).and_then(|no| eni_index.get(&no).copied()).unwrap_or(p::NO_ENI));
-            rows.block.push(match place {
-                Place::Block(no) => block_index.get(&no).copied().unwrap_or(p::NO_BLOCK),
-                Place::Lone(_) => p::NO_BLOCK,
-            });
-            rows.marks.push(marks);
-            rows.free_since_ms.push(since);
-            rows.until_ms.push(until);
-            rows.last_pod_key.push(last);
-            offer.addrs.push(addr);
+        rows.address_hi = chosen.iter().map(|r| halves(r.addr).0).collect();
+        rows.address_lo = chosen.iter().map(|r| halves(r.addr).1).collect();
+        rows.marks = chosen.iter().map(|r| r.marks).collect();
+        rows.free_since_ms = chosen.iter().map(|r| r.since).collect();
+        rows.until_ms = chosen.iter().map(|r| r.until).collect();
+        rows.last_pod_key = chosen.iter().map(|r| r.last).collect();
+        offer.addrs.extend(chosen.iter().map(|r| r.addr));
+        rows.eni.reserve_exact(n);
+        rows.block.reserve_exact(n);
+        // Neighbours mostly share their source: look up again only when it changes.
+        let mut known: Option<(Place, u8, u16)> = None;
+        for r in &chosen {
+            let (_, eni, block) = match known {
+                Some(k) if k.0 == r.place => k,
+                _ => self.indices(r.place),
+            };
+            known = Some((r.place, eni, block));
+            rows.eni.push(eni);
+            rows.block.push(block);
         }
         offer
     }
 
+    /// Snapshot indices of a place's interface and block.
+    fn indices(&self, place: Place) -> (Place, u8, u16) {
+        let eni = self.eni_of(place).and_then(|no| self.index_of(no)).unwrap_or(p::NO_ENI);
+        let block = match place {
+            Place::Block(no) => self.blocks.keys().position(|k| *k == no).map_or(p::NO_BLOCK, |i| i as u16),
+            Place::Lone(_) => p::NO_BLOCK,
+        };
+        (place, eni, block)
+    }
+
     /// Rule 1: all of the asker's.
-    fn offer_own(&self, asker: &Asker, chosen: &mut BTreeMap<Addr, (Place, u16, Ms, Ms, u64)>) {
+    fn offer_own(&self, asker: &Asker, chosen: &mut Vec<Row>) {
         for addr in self.own.get(&asker.owner).into_iter().flatten().copied() {
             let Some(entry) = self.entries.get(&addr) else { continue };
             if asker.refused.contains(&addr) || entry.suspect || !self.offers(entry.place) || chosen.len() >= MAX_ROWS {
@@ -838,41 +864,38 @@ impl Pool {
             }
             match &entry.state {
                 State::Cooling { since, until, owner, linked: false, shut: false, .. } if asker.own_cooling => {
-                    chosen.insert(addr, (entry.place, row_marks::COOLING_OWN, *since, *until, owner.pod_key()));
+                    chosen.push(row(addr, entry.place, row_marks::COOLING_OWN, (*since, *until), owner.pod_key()));
                 }
                 State::Reserved { since, until, owner } => {
-                    chosen.insert(addr, (entry.place, row_marks::RESERVED_OWN, *since, *until, owner.pod_key()));
+                    chosen.push(row(addr, entry.place, row_marks::RESERVED_OWN, (*since, *until), owner.pod_key()));
                 }
                 _ => {}
             }
         }
     }
 
-    /// Adds the asker's held rows; the lease table knows their ends.
+    /// Adds the asker's held rows; the lease table knows their ends: address, since, until, last pod.
     pub fn offer_held(&self, offer: &mut Offer, held: &[(Addr, Ms, Ms, u64)]) {
-        let mut chosen: BTreeMap<Addr, (Place, u16, Ms, Ms, u64)> = BTreeMap::new();
         for (addr, since, until, last) in held {
-            if let Some(entry) = self.entries.get(addr).filter(|e| self.offers_held(e.place)) {
-                chosen.insert(*addr, (entry.place, row_marks::HELD_OWN, *since, *until, *last));
-            }
+            let Some(entry) = self.entries.get(addr).filter(|e| self.offers_held(e.place)) else { continue };
+            let at = offer.addrs.partition_point(|a| a < addr);
+            let (_, eni, block) = self.indices(entry.place);
+            let (hi, lo) = halves(*addr);
+            let rows = &mut offer.rows;
+            offer.addrs.insert(at, *addr);
+            rows.address_hi.insert(at, hi);
+            rows.address_lo.insert(at, lo);
+            rows.eni.insert(at, eni);
+            rows.block.insert(at, block);
+            rows.marks.insert(at, row_marks::HELD_OWN);
+            rows.free_since_ms.insert(at, *since);
+            rows.until_ms.insert(at, *until);
+            rows.last_pod_key.insert(at, *last);
         }
-        if chosen.is_empty() {
-            return;
-        }
-        for i in 0..offer.addrs.len() {
-            let rows = &offer.rows;
-            if let Some(entry_place) = self.place(offer.addrs[i]) {
-                chosen.insert(
-                    offer.addrs[i],
-                    (entry_place, rows.marks[i], rows.free_since_ms[i], rows.until_ms[i], rows.last_pod_key[i]),
-                );
-            }
-        }
-        *offer = self.columns(chosen, offer.left_out);
     }
 
     /// Rules 2 and 3: never-used ones, then remembered free ones, longest free first.
-    fn offer_free(&mut self, asker: Option<&Asker>, chosen: &mut BTreeMap<Addr, (Place, u16, Ms, Ms, u64)>) {
+    fn offer_free(&mut self, asker: Option<&Asker>, chosen: &mut Vec<Row>) {
         let refused = |addr: &Addr| asker.is_some_and(|a| a.refused.contains(addr));
         let open: BTreeSet<EniNo> =
             self.enis.iter().filter(|(_, e)| e.allocatable() && !e.draining).map(|(no, _)| *no).collect();
@@ -881,7 +904,7 @@ impl Pool {
                 return;
             }
             if open.contains(eni) && !refused(addr) {
-                chosen.insert(*addr, (Place::Lone(*eni), row_marks::NEVER_USED, 0, 0, 0));
+                chosen.push(row(*addr, Place::Lone(*eni), row_marks::NEVER_USED, (0, 0), 0));
             }
         }
         let mut blocks: Vec<(std::cmp::Reverse<u32>, BlockNo)> = self
@@ -895,7 +918,7 @@ impl Pool {
             let room = MAX_ROWS.saturating_sub(chosen.len()).min(FRESH_PER_BLOCK);
             for addr in self.fresh_of(no, room) {
                 if !refused(&addr) {
-                    chosen.insert(addr, (Place::Block(no), row_marks::NEVER_USED, 0, 0, 0));
+                    chosen.push(row(addr, Place::Block(no), row_marks::NEVER_USED, (0, 0), 0));
                 }
             }
         }
@@ -904,13 +927,13 @@ impl Pool {
                 return;
             }
             if !refused(addr) && self.offers(*place) {
-                chosen.insert(*addr, (*place, 0, *since, 0, *last));
+                chosen.push(row(*addr, *place, 0, (*since, 0), *last));
             }
         }
     }
 
     /// Rule 4: rows reserved for others.
-    fn offer_reserved(&self, asker: &Asker, chosen: &mut BTreeMap<Addr, (Place, u16, Ms, Ms, u64)>) {
+    fn offer_reserved(&self, asker: &Asker, chosen: &mut Vec<Row>) {
         for addr in &self.reserved {
             if chosen.len() >= MAX_ROWS {
                 return;
@@ -922,36 +945,34 @@ impl Pool {
                 && !entry.suspect
                 && self.offers(entry.place)
             {
-                chosen.insert(*addr, (entry.place, row_marks::RESERVED_OTHER, *since, *until, owner.pod_key()));
+                chosen.push(row(*addr, entry.place, row_marks::RESERVED_OTHER, (*since, *until), owner.pod_key()));
             }
         }
     }
 
     /// The addresses the runtime asked for, as far as they are assignable.
-    fn offer_requested(&self, asker: &Asker, chosen: &mut BTreeMap<Addr, (Place, u16, Ms, Ms, u64)>) {
+    fn offer_requested(&self, asker: &Asker, chosen: &mut Vec<Row>) {
         for addr in &asker.requested {
             let Some(place) = self.place(*addr).filter(|pl| self.offers(*pl)) else { continue };
             if asker.refused.contains(addr) {
                 continue;
             }
-            if let Some(own) = chosen.get_mut(addr) {
-                own.1 |= row_marks::REQUESTED;
+            if let Some(own) = chosen.iter_mut().find(|r| r.addr == *addr) {
+                own.marks |= row_marks::REQUESTED;
                 continue;
             }
             match self.entries.get(addr) {
-                None => {
-                    chosen.insert(*addr, (place, row_marks::REQUESTED | row_marks::NEVER_USED, 0, 0, 0));
-                }
-                Some(Entry { state: State::Fresh, suspect: false, .. }) => {
-                    chosen.insert(*addr, (place, row_marks::REQUESTED | row_marks::NEVER_USED, 0, 0, 0));
+                None | Some(Entry { state: State::Fresh, suspect: false, .. }) => {
+                    let marks = row_marks::REQUESTED | row_marks::NEVER_USED;
+                    chosen.push(row(*addr, place, marks, (0, 0), 0));
                 }
                 Some(Entry { state: State::Free { since, last }, suspect: false, .. }) => {
-                    chosen.insert(*addr, (place, row_marks::REQUESTED, *since, 0, *last));
+                    chosen.push(row(*addr, place, row_marks::REQUESTED, (*since, 0), *last));
                 }
                 _ => {}
             }
         }
-        chosen.retain(|_, c| c.1 & (row_marks::REQUESTED | row_marks::HELD_OWN) != 0);
+        chosen.retain(|r| r.marks & row_marks::REQUESTED != 0);
     }
 
     // ---- views ----
@@ -1076,6 +1097,10 @@ impl Pool {
         }
         Ok(())
     }
+}
+
+fn row(addr: Addr, place: Place, marks: u16, (since, until): (Ms, Ms), last: u64) -> Row {
+    Row { addr, place, marks, since, until, last }
 }
 
 fn marks_of(e: &Eni) -> u32 {

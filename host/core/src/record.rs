@@ -21,6 +21,7 @@ use crate::config::Config;
 use crate::event::{Add, Event, Key, Ms, Netns};
 use crate::ids;
 use crate::policy::{AnsweredBy, Setting, Slot, Verdict};
+use crate::saved::Saved;
 
 /// Name and version of the format.
 pub const FORMAT: &str = "wipam-record/1";
@@ -68,7 +69,7 @@ pub struct Header {
     /// with the checkpoint of that moment, which does not hold what was under way (EC2 calls, waiting ADDs).
     pub complete: bool,
     /// The checkpoint to begin from, container ids replaced; `None` for an empty node.
-    pub state: Option<Value>,
+    pub state: Option<Box<Saved>>,
 }
 
 /// One answer of a policy, as the decision log has it.
@@ -288,5 +289,127 @@ pub fn opaque(event: &Event) -> Event {
         }
         Event::Liveness { key, alive } => Event::Liveness { key: opaque_key(key), alive: *alive },
         other => other.clone(),
+    }
+}
+
+/// The checkpoint without container ids and namespace paths.
+pub fn opaque_state(mut saved: Saved) -> Saved {
+    for lease in &mut saved.leases {
+        lease.key = opaque_key(&lease.key);
+        lease.netns = lease.netns.as_ref().map(opaque_netns);
+    }
+    for tomb in &mut saved.tombstones {
+        tomb.by = ids::opaque_container(ids::sandbox_number(&tomb.key.network, &tomb.by));
+        tomb.key = opaque_key(&tomb.key);
+        tomb.netns = tomb.netns.as_ref().map(opaque_netns);
+    }
+    for tearing in &mut saved.tearing {
+        tearing.target.key = opaque_key(&tearing.target.key);
+        tearing.target.netns = tearing.target.netns.as_ref().map(opaque_netns);
+    }
+    saved
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::event::PodRef;
+
+    fn header() -> Header {
+        Header {
+            format: FORMAT.into(),
+            host: "node".into(),
+            instance: "i-1".into(),
+            daemon: "0".into(),
+            wit: "wipam:policy@0.1.0".into(),
+            t: 0,
+            wall_ns: 0,
+            config: Config::new("t3.medium", 3, 6, "subnet-1"),
+            policies: Vec::new(),
+            complete: true,
+            state: Some(Box::default()),
+        }
+    }
+
+    fn lines() -> Vec<Line> {
+        let key = Key { network: "n".into(), container_id: "c".into(), ifname: "eth0".into() };
+        let add = Add {
+            key: key.clone(),
+            pod: PodRef::default(),
+            netns: Some(Netns { path: "/run/netns/x".into(), inode: 3, boot: "b".into() }),
+            host_ifname: String::new(),
+            requested: Vec::new(),
+            deadline: 9,
+            ranges: None,
+        };
+        let decision = Decision {
+            number: 1,
+            slot: Slot::Allocator,
+            call: "allocate".into(),
+            by: AnsweredBy::Policy,
+            inputs: "abc".into(),
+            policy: "default".into(),
+            digest: "def".into(),
+            answer: serde_json::json!({"assign": 3}),
+            reason: "fullest first".into(),
+            fuel: Some(7),
+            verdict: Some(Verdict::Accepted),
+        };
+        vec![
+            Line::Header(Box::new(header())),
+            Line::Event { t: 1, e: Event::Add { call: 1, add: Box::new(add) } },
+            Line::Decision { t: 1, d: Box::new(decision) },
+            Line::Event { t: 2, e: Event::Liveness { key, alive: true } },
+            Line::Event { t: 3, e: Event::Tick },
+        ]
+    }
+
+    fn written(lines: &[Line]) -> Vec<u8> {
+        let mut writer = Writer::new(Vec::new());
+        lines.iter().for_each(|line| writer.line(line).unwrap());
+        writer.into_inner()
+    }
+
+    #[test]
+    fn what_is_written_is_read() {
+        let lines = lines();
+        let read: Vec<Line> = Reader::new(written(&lines).as_slice()).collect::<Result<_, _>>().unwrap();
+        assert_eq!(read, lines);
+    }
+
+    #[test]
+    fn damage_is_told_by_line_and_ends_the_reading() {
+        let good = written(&lines());
+        let with = |extra: &str| [good.as_slice(), extra.as_bytes()].concat();
+        let future = written(&lines()[..1]);
+        let future = String::from_utf8(future).unwrap().replace(FORMAT, "wipam-record/2");
+        for (bytes, line, cause) in [
+            (Vec::new(), 1, "no header"),
+            (b"{\"t\":1,\"e\":\"tick\"}\n".to_vec(), 1, "not a header"),
+            (future.into_bytes(), 1, "wipam-record/2"),
+            (with("{\"t\":1}\n"), 6, "must have"),
+            (with("{\"t\":1,\"e\":\"unheard-of\"}\n"), 6, "unheard-of"),
+            (with("nonsense\n"), 6, "expected"),
+            (with("{\"t\":4,\"e\""), 6, "breaks off"),
+        ] {
+            let mut reader = Reader::new(bytes.as_slice());
+            let error = reader.find_map(Result::err).unwrap().to_string();
+            assert!(error.starts_with(&format!("line {line}:")) && error.contains(cause), "{error}");
+            assert!(reader.next().is_none());
+        }
+    }
+
+    #[test]
+    fn opaque_twice_is_opaque_once_and_the_number_stays() {
+        for line in lines() {
+            let Line::Event { e, .. } = line else { continue };
+            let once = opaque(&e);
+            assert_eq!(opaque(&once), once);
+            if let (Event::Add { add: a, .. }, Event::Add { add: b, .. }) = (&e, &once) {
+                assert_ne!(a.key.container_id, b.key.container_id);
+                let number = |key: &Key| ids::sandbox_number(&key.network, &key.container_id);
+                assert_eq!(number(&a.key), number(&b.key));
+            }
+        }
     }
 }

@@ -13,7 +13,7 @@ use crate::guard::{self, Breach};
 use crate::ids;
 use crate::lease::{Lease, LeasedAddress, Phase, Tombstone};
 use crate::policy::{
-    AllocateCall, Choice, Given, Pod, Policies, Request, Slot, Snapshot, Verdict, row_marks,
+    AllocateCall, Choice, Given, Pod, Policies, Request, RowSet, Slot, Snapshot, Verdict, row_marks,
 };
 use crate::pool::{Asker, LeaseNo, Offer, Place, State, owner_hash};
 
@@ -364,16 +364,16 @@ impl Node {
         if !self.pools[pool].could_serve(&asker) {
             return Asked::Wait;
         }
-        let offer = self.offer_to(pool, set, &asker);
+        let mut offer = self.offer_to(pool, set, &asker);
         if offer.addrs.is_empty() {
             return Asked::Wait;
         }
-        let mut call = self.allocate_call(now, wait, pool, set, &offer);
+        let mut call = self.allocate_call(now, wait, pool, set, &mut offer);
         let mut native = false;
         for _ in 0..MAX_ATTEMPTS {
             call.request.attempt = self.waits.all.get(&id).map_or(0, |w| w.attempt);
             let answer = policies.allocate(&call, native);
-            match self.judge(now, wait, pool, set, &asker, &offer, &answer.answer.choice) {
+            match self.judge(now, wait, pool, set, &asker, (&offer.addrs, &call.pool.rows), &answer.answer.choice) {
                 Ok(Judged::Assign(pick)) => {
                     policies.verdict(Slot::Allocator, answer.decision, Verdict::Accepted);
                     return Asked::Picked(pick);
@@ -479,20 +479,20 @@ impl Node {
         sift(&mut offer.addrs, &keep);
     }
 
-    /// The pool as a policy sees it, with these rows.
-    pub(super) fn snapshot(&self, now: Ms, pool: usize, offer: &Offer) -> Snapshot {
+    /// The pool as a policy sees it. The offer's columns move into it; their addresses stay with the offer.
+    pub(super) fn snapshot(&self, now: Ms, pool: usize, offer: &mut Offer) -> Snapshot {
         Snapshot {
             pool: self.pool_info(pool, now),
             limits: self.limits(),
             counts: self.counts(pool),
             enis: self.pools[pool].eni_views(&self.cfg.subnets),
             blocks: self.pools[pool].block_views(),
-            rows: offer.rows.clone(),
+            rows: std::mem::take(&mut offer.rows),
             rows_left_out: offer.left_out,
         }
     }
 
-    fn allocate_call(&self, now: Ms, wait: &Wait, pool: usize, set: u8, offer: &Offer) -> AllocateCall {
+    fn allocate_call(&self, now: Ms, wait: &Wait, pool: usize, set: u8, offer: &mut Offer) -> AllocateCall {
         let add = &wait.add;
         let sandbox = ids::sandbox_number(&add.key.network, &add.key.container_id);
         AllocateCall {
@@ -516,7 +516,8 @@ impl Node {
     /// The guard's word on an allocation answer.
     #[allow(clippy::too_many_arguments)]
     fn judge(
-        &self, now: Ms, wait: &Wait, pool: usize, set: u8, asker: &Asker, offer: &Offer, choice: &Choice,
+        &self, now: Ms, wait: &Wait, pool: usize, set: u8, asker: &Asker, (addrs, rows): (&[Addr], &RowSet),
+        choice: &Choice,
     ) -> Result<Judged, Breach> {
         let row = match choice {
             Choice::Assign(row) => *row,
@@ -531,7 +532,7 @@ impl Node {
                 return Err(Breach { guard: 15, why: "reject is not allowed on this node".into() });
             }
         };
-        let chosen = guard::g1_offered(row, &offer.addrs)?;
+        let chosen = guard::g1_offered(row, addrs)?;
         let p = &self.pools[pool];
         let (state, place) = (p.state(chosen), p.place(chosen));
         let held = match state {
@@ -540,7 +541,7 @@ impl Node {
         };
         guard::g1_assignable(state, place.is_some(), held.is_some())?;
         guard::g2_single(state, held)?;
-        let marks = offer.rows.marks[row as usize];
+        let marks = rows.marks[row as usize];
         guard::g3_own(state, marks, asker.owner, self.cfg.reuse_own_cooling, held.is_some())?;
         guard::g4_source(place.is_some_and(|pl: Place| p.offers(pl)), held.is_some())?;
         Ok(Judged::Assign(Pick { pool, set, addr: chosen, held }))

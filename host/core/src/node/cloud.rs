@@ -118,12 +118,10 @@ impl Op {
         }
     }
 
-    /// Addresses on their way in.
+    /// Addresses it is to bring.
     fn arriving(&self) -> u64 {
         match &self.kind {
-            Kind::Attach { addresses, prefixes, .. } | Kind::Grow { addresses, prefixes }
-                if self.step != Step::Queued =>
-            {
+            Kind::Attach { addresses, prefixes, .. } | Kind::Grow { addresses, prefixes } => {
                 u64::from(*addresses) + 16 * u64::from(*prefixes)
             }
             _ => 0,
@@ -205,8 +203,13 @@ impl Node {
         number
     }
 
-    /// Addresses being asked for.
+    /// Addresses being asked for. What only queues is not among them: the next plan replaces it.
     pub(super) fn assigning(&self) -> u64 {
+        self.cloud.ops.values().filter(|op| op.step != Step::Queued).map(Op::arriving).sum()
+    }
+
+    /// Addresses being asked for, those in the queue included.
+    pub(super) fn planned(&self) -> u64 {
         self.cloud.ops.values().map(Op::arriving).sum()
     }
 

@@ -3,7 +3,7 @@
 //! What has a history but no source yet (interfaces come with the first inventory) is parked, and takes its place when
 //! its interface, prefix or range appears. A lease without a source is an orphan: kept while it lives, and shown.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use ipnet::{IpNet, Ipv4Net};
@@ -32,7 +32,7 @@ pub(super) struct Parked {
     loose: bool,
     other: serde_json::Map<String, serde_json::Value>,
     /// Encoded leases: phase they were encoded in, bytes for state.json, bytes for ipam.json.
-    encoded: HashMap<LeaseNo, (Option<Ms>, Vec<u8>, Vec<u8>)>,
+    encoded: BTreeMap<LeaseNo, (Option<Ms>, Vec<u8>, Vec<u8>)>,
 }
 
 impl Node {
@@ -374,11 +374,8 @@ impl Node {
     /// event. `digest` hashes the bytes of `ipam.json` (any stable text).
     pub fn encode(&mut self, stamp: &Stamp, digest: &dyn Fn(&[u8]) -> String) -> Encoded {
         self.encode_leases(stamp);
-        let cached = |no: &LeaseNo| self.parked.encoded.get(no);
-        let order: Vec<LeaseNo> = self.leases.iter().map(|l| l.no).collect();
-        let ipam = encode_file(
-            order.iter().filter_map(cached).map(|(_, _, ipam)| ipam.as_slice()).filter(|bytes| !bytes.is_empty()),
-        );
+        let leases = &self.parked.encoded;
+        let ipam = encode_file(leases.values().map(|(_, _, ipam)| ipam.as_slice()).filter(|bytes| !bytes.is_empty()));
         let ipam_digest = digest(&ipam);
         let rest = Saved {
             schema: SCHEMA,
@@ -396,7 +393,7 @@ impl Node {
             other: self.parked.other.clone(),
         };
         let rest = serde_json::to_vec(&rest).unwrap_or_default();
-        let state = splice_leases(&rest, order.iter().filter_map(cached).map(|(_, state, _)| state.as_slice()));
+        let state = splice_leases(&rest, self.parked.encoded.values().map(|(_, state, _)| state.as_slice()));
         Encoded { state, ipam, ipam_digest }
     }
 
@@ -411,10 +408,8 @@ impl Node {
                 _ => (l.no, None),
             })
             .collect();
-        if self.parked.encoded.len() > 2 * live.len() + 64 {
-            let leases = &self.leases;
-            self.parked.encoded.retain(|no, _| leases.get(*no).is_some());
-        }
+        let leases = &self.leases;
+        self.parked.encoded.retain(|no, _| leases.get(*no).is_some());
         for (no, held) in live {
             if self.parked.encoded.get(&no).is_some_and(|(phase, ..)| *phase == held) {
                 continue;
@@ -505,9 +500,10 @@ impl Node {
 fn splice_leases<'a>(rest: &[u8], leases: impl Iterator<Item = &'a [u8]>) -> Vec<u8> {
     const EMPTY: &[u8] = b"\"leases\":[]";
     let Some(at) = rest.windows(EMPTY.len()).position(|w| w == EMPTY) else { return rest.to_vec() };
-    let mut out = Vec::with_capacity(rest.len() + 512);
+    let leases: Vec<&[u8]> = leases.collect();
+    let mut out = Vec::with_capacity(rest.len() + leases.iter().map(|l| l.len() + 1).sum::<usize>());
     out.extend_from_slice(&rest[..at + EMPTY.len() - 1]);
-    for (i, lease) in leases.enumerate() {
+    for (i, lease) in leases.into_iter().enumerate() {
         if i > 0 {
             out.push(b',');
         }

@@ -10,7 +10,7 @@ use crate::event::{AddError, Ms, Note};
 use crate::guard::{self, Breach};
 use crate::ids;
 use crate::policy::{
-    Action, Barrier as BarrierView, CloudView, Demand, Given, OutcomeView, PlanCall, PlanDecision, Policies,
+    Action, Barrier as BarrierView, CloudView, Demand, Given, OutcomeView, PlanCall, PlanDecision, Policies, RowSet,
     SkippedAction, Slot, SubnetView, Verdict, NO_ENI,
 };
 use crate::pool::{EniNo, Offer, Stage, State};
@@ -70,6 +70,12 @@ impl Sizing {
     }
 }
 
+/// What the policy was shown: rows, and the address behind each.
+struct Shown<'a> {
+    addrs: Vec<Addr>,
+    rows: &'a RowSet,
+}
+
 /// A plan on its way through the guard: what earlier actions of it already took.
 struct Draft {
     skipped: Vec<SkippedAction>,
@@ -86,10 +92,10 @@ struct Draft {
 impl Node {
     // ---- when ----
 
-    /// ADDs for which neither a free address nor one on its way is there.
+    /// ADDs for which neither a free address nor one on its way (or in the queue of the last plan) is there.
     fn uncovered(&self) -> u64 {
         let (waiting, _) = self.waits.vpc_demand();
-        waiting.saturating_sub(self.pools[0].assignable() + self.assigning())
+        waiting.saturating_sub(self.pools[0].assignable() + self.planned())
     }
 
     pub(super) fn plan_at(&self, _now: Ms) -> Option<Ms> {
@@ -147,8 +153,9 @@ impl Node {
         s.plans += 1;
         let uncovered = self.uncovered();
         self.sizing.urgent = (uncovered > 0).then_some((self.sizing.turn, uncovered, now));
-        let offer = self.pools[0].offer(None);
-        let call = self.plan_call(now, &offer);
+        let mut offer = self.pools[0].offer(None);
+        let call = self.plan_call(now, &mut offer);
+        let offer = Shown { addrs: offer.addrs, rows: &call.pool.rows };
         let answer = policies.plan(&call, false);
         let (decision, memo) = answer.answer;
         let mut draft = self.check_plan(now, &decision, &offer);
@@ -188,7 +195,7 @@ impl Node {
         guard::g15_covered(wait, self.growth_possible(now), covered, waiting.min(covered + self.growth_room(now)))
     }
 
-    fn plan_call(&self, now: Ms, offer: &Offer) -> PlanCall {
+    fn plan_call(&self, now: Ms, offer: &mut Offer) -> PlanCall {
         let (waiting, since) = self.waits.vpc_demand();
         PlanCall {
             given: Given {
@@ -262,7 +269,7 @@ impl Node {
 
     // ---- the guard ----
 
-    fn check_plan(&self, now: Ms, decision: &PlanDecision, offer: &Offer) -> Draft {
+    fn check_plan(&self, now: Ms, decision: &PlanDecision, offer: &Shown<'_>) -> Draft {
         let mut draft = Draft {
             skipped: Vec::new(),
             ops: Vec::new(),
@@ -299,7 +306,7 @@ impl Node {
         draft
     }
 
-    fn describe_action(&self, action: &Action, offer: &Offer) -> (&'static str, Option<EniNo>, u32) {
+    fn describe_action(&self, action: &Action, offer: &Shown<'_>) -> (&'static str, Option<EniNo>, u32) {
         let pool = &self.pools[0];
         match action {
             Action::Attach { count, .. } => ("attach", None, u32::from(*count)),
@@ -317,7 +324,7 @@ impl Node {
         }
     }
 
-    fn check_action(&self, now: Ms, action: &Action, offer: &Offer, d: &mut Draft) -> Result<Option<Op>, Breach> {
+    fn check_action(&self, now: Ms, action: &Action, offer: &Shown<'_>, d: &mut Draft) -> Result<Option<Op>, Breach> {
         let (_, eni, _) = self.describe_action(action, offer);
         if let Some(no) = eni.filter(|no| d.barred.contains(no)) {
             let id = self.pools[0].eni(no).map(|e| e.facts.id.clone()).unwrap_or_default();
@@ -420,10 +427,10 @@ impl Node {
     }
 
     fn check_release_rows(
-        &self, now: Ms, eni: Option<EniNo>, rows: &[u32], offer: &Offer, d: &mut Draft,
+        &self, now: Ms, eni: Option<EniNo>, rows: &[u32], offer: &Shown<'_>, d: &mut Draft,
     ) -> Result<Option<Op>, Breach> {
         let carried = |i: usize| self.carried.contains(&addr::ip(4, offer.addrs[i]));
-        guard::g5_release_rows(rows, &offer.rows, &carried)?;
+        guard::g5_release_rows(rows, offer.rows, &carried)?;
         let no = known(eni, 5)?;
         let Some(e) = self.pools[0].eni(no) else { return Err(unknown_eni(5)) };
         if e.unmanaged {
