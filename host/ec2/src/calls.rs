@@ -145,8 +145,13 @@ impl Ec2 {
 
     async fn delete(&self, eni: &str) -> Result<Reply, CloudError> {
         let request = self.client.delete_network_interface().network_interface_id(eni);
-        self.request("DeleteNetworkInterface", eni, request.send()).await?;
-        Ok(Reply::Done)
+        match self.request("DeleteNetworkInterface", eni, request.send()).await {
+            Ok(_) => Ok(Reply::Done),
+            // EC2's code for an interface that is still attached. The id is this call's only parameter, and for a bad
+            // id there are other codes.
+            Err(error) if error.code == "InvalidParameterValue" => Err(CloudError { kind: ErrorKind::InUse, ..error }),
+            Err(error) => Err(error),
+        }
     }
 
     /// What is attached to us and what is tagged as ours and attached to nobody. EC2's filters know no *or*, so this
