@@ -101,7 +101,7 @@ pub struct Actor {
 
 impl Actor {
     /// Starts the task; it runs until drained, or until every handle is gone.
-    pub fn spawn(parts: Parts, net: NetInfo) -> (Handle, tokio::task::JoinHandle<()>) {
+    pub fn spawn(parts: Parts, net: NetInfo) -> Handle {
         let (tx, rx) = mpsc::unbounded_channel();
         let (ready, ready_rx) = watch::channel(Err("starting".to_owned()));
         let handle = Handle::new(tx.clone(), parts.clock.clone(), parts.metrics.clone(), net, ready_rx);
@@ -126,7 +126,8 @@ impl Actor {
             draining: None,
         };
         actor.begin_segment(true);
-        (handle, tokio::spawn(actor.run(rx)))
+        tokio::spawn(actor.run(rx));
+        handle
     }
 
     async fn run(mut self, mut queue: mpsc::UnboundedReceiver<Input>) {
@@ -213,12 +214,12 @@ impl Actor {
             instance: self.names.1.clone(),
             daemon: env!("CARGO_PKG_VERSION").into(),
             wit: crate::WIT.into(),
-            t: stamp.now,
+            t: stamp.pool_ms,
             wall_ns: stamp.wall_ns,
             config: self.node.config().clone(),
             policies: self.deciders.recorded(),
             complete,
-            state: self.store.opaque_state(&self.node, &self.clock),
+            state: self.store.opaque_state(&mut self.node, &self.clock).map(Box::new),
         };
         self.recorder.begin(header);
     }
@@ -250,7 +251,9 @@ impl Actor {
                 self.metrics.count("wipam_held_total", &[]);
                 tracing::warn!(%key, %pod, "the sandbox is gone without a DEL; its addresses are held for the pod");
             }
-            Note::Orphan { key, address } => tracing::warn!(%key, %address, "an address outside the known pool is kept while it lives"),
+            Note::Orphan { key, address } => {
+                tracing::warn!(%key, %address, "an address outside the known pool is kept while it lives")
+            }
             Note::Suspect { what } => tracing::warn!(what, "missing from a reading; EC2 will be asked"),
             Note::Network { key, why } => {
                 self.metrics.count("wipam_network_failures_total", &[]);

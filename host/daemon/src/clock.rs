@@ -10,19 +10,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use rustix::time::{ClockId, clock_gettime};
 use wipam_core::event::Ms;
-
-/// What a checkpoint says about the time it was written.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Stored {
-    /// Boot id of the kernel then.
-    pub boot: String,
-    /// CLOCK_BOOTTIME then, ms.
-    pub boottime_ms: u64,
-    /// Wall time then, ns since 1970 UTC.
-    pub wall_ns: i64,
-    /// Pool clock then.
-    pub now: Ms,
-}
+use wipam_core::saved::{self, Saved};
 
 /// The raw clocks; the test has its own.
 pub trait Source: Send + Sync {
@@ -64,17 +52,15 @@ impl std::fmt::Debug for Clock {
 }
 
 impl Clock {
-    /// Goes on from `stored`, or begins at wall time. `boot` is this boot's id ([`boot_id`]).
-    pub fn new(source: std::sync::Arc<dyn Source>, boot: String, stored: Option<&Stored>) -> Clock {
-        let boottime = source.boottime_ms();
-        let wall = source.wall_ns();
-        let now = match stored {
-            // A boottime that went back under the same boot id is a copied file: count it as no time.
-            Some(s) if s.boot == boot && !boot.is_empty() => s.now + boottime.saturating_sub(s.boottime_ms),
-            Some(s) => s.now + u64::try_from(wall.saturating_sub(s.wall_ns)).unwrap_or(0) / 1_000_000,
-            None => u64::try_from(wall).unwrap_or(0) / 1_000_000,
+    /// Goes on from a saved state, or begins at wall time. `boot` is this boot's id ([`boot_id`]).
+    pub fn new(source: std::sync::Arc<dyn Source>, boot: String, saved: Option<&Saved>) -> Clock {
+        let boottime_ms = source.boottime_ms();
+        let wall_ns = source.wall_ns();
+        let now = match saved {
+            Some(saved) => saved.pool_now(&boot, &saved::Clock { pool_ms: 0, wall_ns, boottime_ms }),
+            None => u64::try_from(wall_ns).unwrap_or(0) / 1_000_000,
         };
-        Clock { source, boot, base: (now, boottime) }
+        Clock { source, boot, base: (now, boottime_ms) }
     }
 
     /// The pool's time now.
@@ -82,15 +68,11 @@ impl Clock {
         self.base.0 + self.source.boottime_ms().saturating_sub(self.base.1)
     }
 
-    /// What a checkpoint written now must say.
-    pub fn stamp(&self) -> Stored {
+    /// The clocks as a checkpoint written now must have them.
+    pub fn stamp(&self) -> saved::Clock {
         let boottime_ms = self.source.boottime_ms();
-        Stored {
-            boot: self.boot.clone(),
-            boottime_ms,
-            wall_ns: self.source.wall_ns(),
-            now: self.base.0 + boottime_ms.saturating_sub(self.base.1),
-        }
+        let pool_ms = self.base.0 + boottime_ms.saturating_sub(self.base.1);
+        saved::Clock { pool_ms, wall_ns: self.source.wall_ns(), boottime_ms }
     }
 
     /// Wall time now, ns since 1970 UTC.
@@ -183,8 +165,9 @@ mod tests {
         Arc::new(by_hand)
     }
 
-    fn stored() -> Stored {
-        Stored { boot: "a".into(), boottime_ms: 5_000, wall_ns: 100 * SECOND_NS, now: 77_000 }
+    fn saved() -> Saved {
+        let clock = saved::Clock { boottime_ms: 5_000, wall_ns: 100 * SECOND_NS, pool_ms: 77_000 };
+        Saved { boot: "a".into(), clock, ..Saved::default() }
     }
 
     #[test]
@@ -199,21 +182,19 @@ mod tests {
 
     #[test]
     fn the_same_boot_goes_on_by_boottime_whatever_the_wall_clock_does() {
-        let clock = Clock::new(at(8_000, 1), "a".into(), Some(&stored()));
+        let clock = Clock::new(at(8_000, 1), "a".into(), Some(&saved()));
         assert_eq!(clock.now(), 80_000);
-        // A file from the same boot's future (a restored copy) does not take the clock back.
-        assert_eq!(Clock::new(at(1_000, 1), "a".into(), Some(&stored())).now(), 77_000);
     }
 
     #[test]
     fn another_boot_goes_on_by_wall_time_and_never_back() {
-        assert_eq!(Clock::new(at(10, 160), "b".into(), Some(&stored())).now(), 137_000);
-        assert_eq!(Clock::new(at(10, 50), "b".into(), Some(&stored())).now(), 77_000);
+        assert_eq!(Clock::new(at(10, 160), "b".into(), Some(&saved())).now(), 137_000);
+        assert_eq!(Clock::new(at(10, 50), "b".into(), Some(&saved())).now(), 77_000);
     }
 
     #[test]
     fn screens_see_utc() {
-        let clock = Clock::new(at(0, 1_764_489_394), "a".into(), Some(&Stored { now: 5_000, ..stored() }));
+        let clock = Clock::new(at(0, 1_764_489_394), "a".into(), Some(&saved()));
         let now = clock.now();
         assert_eq!(clock.rfc3339(now), "2025-11-30T07:56:34Z");
         assert_eq!(clock.rfc3339(now + 60_000), "2025-11-30T07:57:34Z");

@@ -3,8 +3,7 @@
 
 use std::net::IpAddr;
 
-use ipnet::Ipv4Net;
-use wipam_core::cloud::EniFacts;
+use wipam_core::cloud::{EniFacts, InstanceFacts};
 use wipam_core::event::{NetTarget, Netns};
 
 /// A host link that carries an alias of ours.
@@ -35,7 +34,7 @@ pub trait Links: Send + Sync + 'static {
     ///
     /// # Errors
     /// What failed, for people.
-    fn set_up_node(&self, vpc_cidrs: &[Ipv4Net]) -> Result<(), String>;
+    fn set_up_node(&self, facts: &InstanceFacts) -> Result<(), String>;
 
     /// Sets up the host's side of an attached interface.
     ///
@@ -57,6 +56,12 @@ pub trait Links: Send + Sync + 'static {
     /// # Errors
     /// What failed, for people; the address must then not be given to another.
     fn fence(&self, target: &NetTarget) -> Result<(), String>;
+
+    /// Puts back routes and rules of living leases that somebody took away; says what was mended.
+    ///
+    /// # Errors
+    /// What failed, for people.
+    fn repair(&self, targets: &[NetTarget]) -> Result<Vec<String>, String>;
 
     /// Whether a sandbox lives; what cannot be told counts as alive.
     fn alive(&self, target: &NetTarget) -> bool;

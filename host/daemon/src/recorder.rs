@@ -83,7 +83,9 @@ impl Recorder {
     }
 
     fn push(&mut self, line: &Line) {
-        if self.on() && let Err(error) = self.younger.line(line) {
+        if self.on()
+            && let Err(error) = self.younger.line(line)
+        {
             tracing::warn!(%error, "the flight recorder lost a line");
         }
     }

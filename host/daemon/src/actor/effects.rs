@@ -33,10 +33,7 @@ pub(super) enum EniJob {
     Remove(EniFacts, u32),
 }
 
-pub(super) fn eni_worker(
-    links: Arc<dyn Links>,
-    me: mpsc::WeakUnboundedSender<Input>,
-) -> mpsc::UnboundedSender<EniJob> {
+pub(super) fn eni_worker(links: Arc<dyn Links>, me: mpsc::WeakUnboundedSender<Input>) -> mpsc::UnboundedSender<EniJob> {
     let (tx, mut jobs) = mpsc::unbounded_channel();
     tokio::spawn(async move {
         while let Some(job) = jobs.recv().await {
@@ -97,7 +94,7 @@ impl Actor {
     }
 
     fn persist(&mut self, seq: u64) {
-        let write = self.store.prepare(&self.node, &self.clock);
+        let write = self.store.prepare(&mut self.node, &self.clock);
         self.writing = true;
         let me = self.me.clone();
         spawn_blocking(move || {
