@@ -1,6 +1,9 @@
 //! The binary `vpc-sim` as a process: ready line, metadata and API from a node's namespace, an attachment that shows as
 //! a link, and what is left after SIGTERM, SIGKILL and `sweep`. Needs root, `ip` and `nft`.
 
+// Clippy allows it in test functions, not in their helpers.
+#![allow(clippy::unwrap_used)]
+
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::process::{Child, Command, Stdio};

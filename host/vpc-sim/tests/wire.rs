@@ -2,6 +2,9 @@
 //!
 //! Pods and what a CNI plugin would do on a node are made here by `ip`, so that the wire is judged alone.
 
+// Clippy allows it in test functions, not in their helpers.
+#![allow(clippy::unwrap_used)]
+
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, TcpListener, TcpStream};
 use std::path::Path;
