@@ -162,7 +162,8 @@ fn a_fragmented_subnet_has_addresses_but_no_prefix() {
     let mut vpc = with(|config| config.subnets[0].fragmented = true);
     assert!(vpc.subnets()[0].available > 200);
     assert_eq!(code(vpc.call(0, &create(Wanted::prefixes(1)))), "InsufficientCidrBlocks");
-    assert_eq!(vpc.vacate(SUBNET, u32::MAX), 15);
+    // The first and the last block have reserved addresses, so no prefix could be had there anyway.
+    assert_eq!(vpc.vacate(SUBNET, u32::MAX), 14);
     assert!(vpc.call(0, &create(Wanted::prefixes(1))).result.is_ok());
 }
 
