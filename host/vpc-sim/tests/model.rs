@@ -89,7 +89,8 @@ fn an_interface_from_creation_to_deletion() {
     assert_eq!(vpc.subnets()[0].available, free - 4);
 
     let attachment = attached(vpc.call(10, &attach(&eni.id, 1)));
-    let state = |vpc: &mut Vpc, now| seen(vpc, now, Describe::id(&eni.id))[0].attachment.clone().map(|plug| plug.status);
+    let state =
+        |vpc: &mut Vpc, now| seen(vpc, now, Describe::id(&eni.id))[0].attachment.clone().map(|plug| plug.status);
     assert_eq!(state(&mut vpc, 109), Some(AttachStatus::Attaching));
     assert_eq!(vpc.imds_view(109, "i-1").unwrap().interfaces.len(), 1);
     assert_eq!(state(&mut vpc, 110), Some(AttachStatus::Attached));
@@ -521,10 +522,7 @@ fn check(vpc: &mut Vpc, now: u64, foreign: i64) {
         }
         let limit = match &eni.attachment {
             Some(plug) => {
-                plugged
-                    .entry((plug.instance_id.clone(), plug.network_card_index))
-                    .or_default()
-                    .push(plug.device_index);
+                plugged.entry((plug.instance_id.clone(), plug.network_card_index)).or_default().push(plug.device_index);
                 10
             }
             None => 50,

@@ -35,12 +35,7 @@ pub(super) fn error(error: &Ec2Error, request_id: &str) -> String {
 
 impl Scene {
     pub(super) fn of(config: &VpcConfig, clock: Clock) -> Self {
-        Self {
-            vpc_id: config.vpc_id.clone(),
-            account: config.account.clone(),
-            region: config.region.clone(),
-            clock,
-        }
+        Self { vpc_id: config.vpc_id.clone(), account: config.account.clone(), region: config.region.clone(), clock }
     }
 
     /// The document of a call that was done.

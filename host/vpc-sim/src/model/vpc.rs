@@ -11,8 +11,8 @@ use super::config::{InstanceConfig, Placement, SubnetConfig, VpcConfig, by_patte
 use super::fault::{ActiveRule, FaultRule, judge};
 use super::random::Random;
 use super::request::{
-    AttachStatus, Attachment, CallCount, CreateNetworkInterface, Ec2Error, Eni, EniStatus, ImdsView, Instance, Outcome, Request,
-    Subnet,
+    AttachStatus, Attachment, CallCount, CreateNetworkInterface, Ec2Error, Eni, EniStatus, ImdsView, Instance, Outcome,
+    Request, Subnet,
 };
 use super::throttle::Throttles;
 use crate::instance_types::{self, InstanceType};
