@@ -145,7 +145,7 @@ fn prefixes() {
     let eni = created(vpc.call(0, &create(Wanted::prefixes(1))));
     assert_eq!(eni.prefixes, ["10.0.0.16/28".parse().unwrap()]);
     assert_eq!(vpc.subnets()[0].available, 64 - 5 - 1 - 1 - 16);
-    assert_eq!(vpc.call(0, &assign(&eni.id, Wanted::prefixes(1))).result.is_ok(), true);
+    assert!(vpc.call(0, &assign(&eni.id, Wanted::prefixes(1))).result.is_ok());
     // The first block has the reserved addresses, the last one the broadcast address.
     assert_eq!(code(vpc.call(0, &assign(&eni.id, Wanted::prefixes(1)))), "InsufficientCidrBlocks");
     let give_back = Request::UnassignPrivateIpAddresses(UnassignPrivateIpAddresses {
