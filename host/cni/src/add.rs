@@ -35,6 +35,8 @@ async fn as_main(call: &Call<'_>, target: &Target) -> Result<CniResult, CniError
     // All that can be wrong without ipamd's help is found before it is asked.
     let (mtu, prefix) = (conf.mtu()?, conf.veth_prefix()?);
     let mut chain_result = conf.prev_result()?.unwrap_or_default();
+    conf.socket().and(conf.queue_dir())?;
+    conf.add_timeout()?;
     check_netns(target.netns.as_deref().unwrap_or(Path::new("")))?;
     let asked = Asked::new(call, target, Vec::new()).await?;
     let reply = &asked.reply;
