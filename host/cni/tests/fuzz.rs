@@ -1,5 +1,7 @@
 //! Whatever comes in, what goes out is a result, silence or a whole error object.
 
+#![allow(clippy::unwrap_used)] // helpers too; the general exception knows only test functions
+
 mod common;
 
 use std::collections::HashMap;

@@ -1,6 +1,8 @@
 //! The plugin makes and removes real networks: a namespace plays the node, others the pods, `ip` is the witness. Needs
 //! root.
 
+#![allow(clippy::unwrap_used)] // helpers too; the general exception knows only test functions
+
 mod common;
 
 use std::path::Path;

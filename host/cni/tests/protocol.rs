@@ -1,5 +1,7 @@
 //! What the runtime sees of the plugin, as a process: verbs, versions, errors, the queue. No privileges needed.
 
+#![allow(clippy::unwrap_used)] // helpers too; the general exception knows only test functions
+
 mod common;
 
 use std::os::unix::fs::PermissionsExt;
