@@ -6,8 +6,7 @@ mod guests;
 
 use std::{error::Error, path::Path};
 
-const PACKAGES: [&str; 3] =
-    ["wipam-policy-default", "wipam-policy-warm-ip-target", "wipam-policy-sticky-podref"];
+const PACKAGES: [&str; 3] = ["wipam-policy-default", "wipam-policy-warm-ip-target", "wipam-policy-sticky-podref"];
 
 fn main() -> Result<(), Box<dyn Error>> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize()?;

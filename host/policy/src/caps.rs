@@ -34,7 +34,8 @@ fn clean_to(text: &str, bytes: usize) -> String {
 
 /// Control characters, and those that turn the reading direction or hide: a log line must show what it holds.
 fn unwanted(c: char) -> bool {
-    c.is_control() || matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{feff}')
+    c.is_control()
+        || matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{feff}')
 }
 
 fn cut_words(reason: &mut String, facts: &mut Vec<Fact>) {

@@ -209,12 +209,8 @@ impl<'a> CloudParts<'a> {
             usable_after_ms: s.usable_after_ms,
             blocks_after_ms: s.blocks_after_ms,
         };
-        let barrier = |b: &'a core::Barrier| size::Barrier {
-            op: &b.op,
-            subnet: b.subnet,
-            code: &b.code,
-            until_ms: b.until_ms,
-        };
+        let barrier =
+            |b: &'a core::Barrier| size::Barrier { op: &b.op, subnet: b.subnet, code: &b.code, until_ms: b.until_ms };
         CloudParts {
             subnets: cloud.subnets.iter().map(subnet).collect(),
             barriers: cloud.barriers.iter().map(barrier).collect(),
@@ -224,12 +220,7 @@ impl<'a> CloudParts<'a> {
     }
 
     pub(crate) fn cloud(&'a self) -> size::Cloud<'a> {
-        size::Cloud {
-            subnets: &self.subnets,
-            barriers: &self.barriers,
-            in_flight: &self.in_flight,
-            last: &self.last,
-        }
+        size::Cloud { subnets: &self.subnets, barriers: &self.barriers, in_flight: &self.in_flight, last: &self.last }
     }
 }
 

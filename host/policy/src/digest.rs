@@ -251,9 +251,7 @@ impl InputsDigest {
     }
 
     fn counts(&mut self, c: &Counts) {
-        for value in
-            [c.total, c.assigned, c.free, c.cooling, c.reserved, c.held, c.suspect, c.assigning, c.releasing]
-        {
+        for value in [c.total, c.assigned, c.free, c.cooling, c.reserved, c.held, c.suspect, c.assigning, c.releasing] {
             self.u64(value);
         }
     }

@@ -264,8 +264,24 @@ impl std::fmt::Debug for Guest {
 pub(crate) struct Called<T> {
     /// The answer, or why there is none.
     pub(crate) answer: Result<T, Fault>,
-    /// Fuel used, instantiation included.
-    pub(crate) fuel: u64,
+    /// Fuel used, instantiation included; none if no component ran.
+    pub(crate) fuel: Option<u64>,
+}
+
+impl<T> Called<T> {
+    /// Cuts and checks an answer.
+    pub(crate) fn and_then(mut self, check: impl FnOnce(&mut T) -> Result<(), Fault>) -> Called<T> {
+        if let Ok(answer) = &mut self.answer
+            && let Err(fault) = check(answer)
+        {
+            self.answer = Err(fault);
+        }
+        self
+    }
+
+    pub(crate) fn map<U>(self, to: impl FnOnce(T) -> U) -> Called<U> {
+        Called { answer: self.answer.map(to), fuel: self.fuel }
+    }
 }
 
 impl Guest {
@@ -282,7 +298,7 @@ impl Guest {
         let mut store = self.engine.store();
         let answer = call(&mut store);
         let left = store.get_fuel().unwrap_or(0);
-        Called { answer, fuel: self.engine.limits.fuel.saturating_sub(left) }
+        Called { answer, fuel: Some(self.engine.limits.fuel.saturating_sub(left)) }
     }
 
     /// `describe`, called twice in one instance: the two must be equal.

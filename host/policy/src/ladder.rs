@@ -53,7 +53,15 @@ pub struct Ladder {
 impl Ladder {
     /// A ladder on its first rung.
     pub fn new(limits: LadderLimits, generation: u64) -> Ladder {
-        Ladder { limits, generation, rung: AnsweredBy::Policy, recent: VecDeque::new(), total: 0, last: None, step: None }
+        Ladder {
+            limits,
+            generation,
+            rung: AnsweredBy::Policy,
+            recent: VecDeque::new(),
+            total: 0,
+            last: None,
+            step: None,
+        }
     }
 
     /// Who is to answer for this generation.

@@ -3,8 +3,10 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use wipam_core::policy as core;
-use wipam_core::policy::{AllocateCall, AllocDecision, Issue, Metadata, PlanCall, PlanDecision, ReleaseCall, Retention};
-use wipam_policy_sdk::{Allocator, Policy, Sizer, allocation, sizing, types};
+use wipam_core::policy::{
+    AllocDecision, AllocateCall, Issue, Metadata, PlanCall, PlanDecision, ReleaseCall, Retention,
+};
+use wipam_policy_sdk::{Allocator, Sizer, allocation, sizing, types};
 
 use crate::fault::{Fault, FaultClass};
 
@@ -16,13 +18,8 @@ type ReleaseFn = fn(
     &types::Limits,
     &types::Counts,
 ) -> Result<allocation::Retention, String>;
-type PlanFn = fn(
-    &types::Given,
-    &types::Snapshot,
-    &sizing::Demand,
-    &sizing::Cloud,
-    &[u8],
-) -> Result<sizing::Decision, String>;
+type PlanFn =
+    fn(&types::Given, &types::Snapshot, &sizing::Demand, &sizing::Cloud, &[u8]) -> Result<sizing::Decision, String>;
 
 /// A policy compiled into the host. It uses the SDK's types, so the function is the same as the component's.
 #[derive(Clone, Copy)]
@@ -42,12 +39,7 @@ impl std::fmt::Debug for NativePolicy {
 impl NativePolicy {
     /// From a policy that allocates.
     pub fn allocator<P: Allocator>() -> NativePolicy {
-        NativePolicy {
-            describe: P::describe,
-            check: P::check,
-            allocation: Some((P::allocate, P::release)),
-            plan: None,
-        }
+        NativePolicy { describe: P::describe, check: P::check, allocation: Some((P::allocate, P::release)), plan: None }
     }
 
     /// From a policy that sizes.
@@ -83,20 +75,14 @@ impl NativePolicy {
 
     /// Its rules across settings.
     pub fn check(&self, settings: &NativeSettings) -> Result<(), Vec<Issue>> {
-        (self.check)(&settings.0).map_err(|issues| {
-            issues.into_iter().map(|i| Issue { setting: i.setting, message: i.message }).collect()
-        })
+        (self.check)(&settings.0)
+            .map_err(|issues| issues.into_iter().map(|i| Issue { setting: i.setting, message: i.message }).collect())
     }
 
-    pub(crate) fn allocate(
-        &self,
-        call: &AllocateCall,
-        settings: &NativeSettings,
-    ) -> Result<AllocDecision, Fault> {
+    pub(crate) fn allocate(&self, call: &AllocateCall, settings: &NativeSettings) -> Result<AllocDecision, Fault> {
         let (allocate, _) = self.allocation.ok_or_else(|| wrong_slot("allocate"))?;
-        let answer = guarded(|| {
-            allocate(&request(&call.request), &given(&call.given, settings), &snapshot(&call.pool))
-        })?;
+        let answer =
+            guarded(|| allocate(&request(&call.request), &given(&call.given, settings), &snapshot(&call.pool)))?;
         Ok(AllocDecision {
             choice: match answer.choice {
                 allocation::Choice::Assign(row) => core::Choice::Assign(row),
@@ -150,7 +136,9 @@ pub struct NativeSettings(Vec<types::Setting>);
 
 impl From<&[core::Setting]> for NativeSettings {
     fn from(settings: &[core::Setting]) -> Self {
-        NativeSettings(settings.iter().map(|s| types::Setting { name: s.name.clone(), value: value(&s.value) }).collect())
+        NativeSettings(
+            settings.iter().map(|s| types::Setting { name: s.name.clone(), value: value(&s.value) }).collect(),
+        )
     }
 }
 
@@ -178,12 +166,7 @@ fn value(value: &core::SettingValue) -> types::SettingValue {
 }
 
 fn given(given: &core::Given, settings: &NativeSettings) -> types::Given {
-    types::Given {
-        now_ms: given.now_ms,
-        seed: given.seed,
-        settings: settings.0.clone(),
-        extra: given.extra.clone(),
-    }
+    types::Given { now_ms: given.now_ms, seed: given.seed, settings: settings.0.clone(), extra: given.extra.clone() }
 }
 
 fn pod(pod: &core::Pod) -> types::Pod {

@@ -251,7 +251,8 @@ pub(crate) fn problems_of(metadata: &Metadata) -> Vec<String> {
     let mut problems = Vec::new();
     let mut name = |what: &str, name: &str| {
         if !kebab(name) {
-            problems.push(format!("{what} {:?} is not kebab-case of at most {NAME_BYTES} bytes", crate::caps::clean(name)));
+            problems
+                .push(format!("{what} {:?} is not kebab-case of at most {NAME_BYTES} bytes", crate::caps::clean(name)));
         }
     };
     name("the policy's name", &metadata.name);
@@ -299,9 +300,9 @@ fn knob_problem(knob: &Knob) -> Option<String> {
 fn kebab(name: &str) -> bool {
     name.len() <= NAME_BYTES
         && name.starts_with(|c: char| c.is_ascii_lowercase())
-        && name.split('-').all(|word| {
-            !word.is_empty() && word.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit())
-        })
+        && name
+            .split('-')
+            .all(|word| !word.is_empty() && word.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit()))
 }
 
 #[cfg(test)]
@@ -378,8 +379,16 @@ mod tests {
             ("compatible", SettingValue::Integer(1), "1 is not true or false"),
             ("order", SettingValue::Text("c".into()), "\"c\" is none of a, b"),
             ("rest", SettingValue::Integer(-1), "-1 is below 0"),
-            ("rest", SettingValue::Text("5 parsecs".into()), "\"5 parsecs\" is not a duration; write milliseconds, or a number with ms, s, m, h or d"),
-            ("warn", SettingValue::Integer(1), "warm-ip-target has no such knob; its knobs: warm, minimum, rest, compatible, order"),
+            (
+                "rest",
+                SettingValue::Text("5 parsecs".into()),
+                "\"5 parsecs\" is not a duration; write milliseconds, or a number with ms, s, m, h or d",
+            ),
+            (
+                "warn",
+                SettingValue::Integer(1),
+                "warm-ip-target has no such knob; its knobs: warm, minimum, rest, compatible, order",
+            ),
         ];
         for (name, value, message) in all {
             let issues = resolve(&sizer(), &written(&[(name, value)]), &Environment::default()).unwrap_err();
@@ -389,9 +398,7 @@ mod tests {
 
     #[test]
     fn the_unnamed_sizer_follows_the_targets() {
-        let unnamed = |pairs: &[(&str, &str)]| {
-            Environment::from_pairs(pairs.iter().copied()).unnamed(Slot::Sizer)
-        };
+        let unnamed = |pairs: &[(&str, &str)]| Environment::from_pairs(pairs.iter().copied()).unnamed(Slot::Sizer);
         assert_eq!(unnamed(&[]), "default");
         assert_eq!(unnamed(&[("WARM_ENI_TARGET", "1"), ("WARM_IP_TARGET", "0")]), "default");
         assert_eq!(unnamed(&[("WARM_IP_TARGET", "5")]), "warm-ip-target");
