@@ -12,6 +12,7 @@
 //! It makes interfaces, and removes what it made and nothing else. Tests that need faults or a VPC made to measure run
 //! in the simulation only.
 #![forbid(unsafe_code)]
+#![allow(clippy::unwrap_used)] // helpers of tests; clippy.toml lets only the test functions themselves off
 
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;

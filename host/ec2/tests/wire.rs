@@ -1,6 +1,7 @@
 //! What goes over the wire and what is made of answers that a well-behaved EC2 never gives. Each test talks to a small
 //! server of its own on loopback.
 #![forbid(unsafe_code)]
+#![allow(clippy::unwrap_used)] // helpers of tests; clippy.toml lets only the test functions themselves off
 
 use std::net::Ipv4Addr;
 use std::process::Stdio;
