@@ -50,7 +50,10 @@ fn main() {
         let q = |v: &[u64], p: usize| v[(v.len() - 1) * p / 100] as f64 / 1000.0;
         println!(
             "{pods} pods of 735: ADD p50 {:.1} µs p99 {:.1} µs; encode p50 {:.1} µs p99 {:.1} µs",
-            q(&times, 50), q(&times, 99), q(&enc, 50), q(&enc, 99)
+            q(&times, 50),
+            q(&times, 99),
+            q(&enc, 50),
+            q(&enc, 99)
         );
     }
 }

@@ -23,7 +23,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::addr::Addr;
 use crate::event::Ms;
-use crate::policy::{row_marks, RowSet};
+use crate::policy::{RowSet, row_marks};
 use crate::pool::{Eni, Stage, State, Tally};
 
 /// Invariants are numbered 1 to this.
@@ -68,10 +68,10 @@ impl Counters {
 
 /// 1: the row is inside the offer.
 pub fn g1_offered(row: u32, offered: &[Addr]) -> Result<Addr, Breach> {
-    offered.get(row as usize).copied().ok_or_else(|| Breach {
-        guard: 1,
-        why: format!("row {row} was answered, {} were offered", offered.len()),
-    })
+    offered
+        .get(row as usize)
+        .copied()
+        .ok_or_else(|| Breach { guard: 1, why: format!("row {row} was answered, {} were offered", offered.len()) })
 }
 
 /// 1: the address behind an offered row is still assignable now. `state` is its state in the live pool (`None`: never

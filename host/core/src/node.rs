@@ -137,9 +137,7 @@ impl Node {
             Event::Fenced { ticket, error } => self.on_fenced(now, ticket, error, policies),
             Event::TornDown { ticket, error } => self.on_torn_down(now, ticket, error),
             Event::EniReady { eni, error } => self.on_eni_ready(now, &eni, error),
-            Event::Serving => {
-                self.serving_since.get_or_insert(now);
-            }
+            Event::Serving => self.on_serving(now),
             Event::KubeletAnswered => {
                 self.kubelet_since.get_or_insert(now);
             }
@@ -148,6 +146,16 @@ impl Node {
         }
         self.settle(now, policies);
         std::mem::take(&mut self.out)
+    }
+
+    /// ipamd serves: `held-for` may begin to count, and what died meanwhile is found.
+    fn on_serving(&mut self, now: Ms) {
+        self.serving_since.get_or_insert(now);
+        let targets: Vec<NetTarget> =
+            self.leases.iter().filter(|l| l.phase == Phase::Active).map(|l| l.target()).collect();
+        if !targets.is_empty() {
+            self.out.push(Effect::CheckAlive { targets });
+        }
     }
 
     /// What follows from any event: ends, waiting ADDs, plans, operations, and one checkpoint for all of it.

@@ -434,7 +434,13 @@ impl Pool {
     /// Adds a block; present ones (same first address of the CIDR) stay as they are.
     #[allow(clippy::too_many_arguments)]
     pub fn add_block(
-        &mut self, eni: Option<EniNo>, base: Addr, length: u8, first: Addr, last: Addr, skip: Vec<Addr>,
+        &mut self,
+        eni: Option<EniNo>,
+        base: Addr,
+        length: u8,
+        first: Addr,
+        last: Addr,
+        skip: Vec<Addr>,
         gateway: Option<Addr>,
     ) -> BlockNo {
         let key = if self.range { first } else { base };
@@ -701,9 +707,7 @@ impl Pool {
     pub fn offers(&self, place: Place) -> bool {
         let block_ok = match place {
             Place::Lone(_) => true,
-            Place::Block(no) => {
-                self.blocks.get(&no).is_some_and(|b| !b.draining && !b.suspect && !b.releasing)
-            }
+            Place::Block(no) => self.blocks.get(&no).is_some_and(|b| !b.draining && !b.suspect && !b.releasing),
         };
         block_ok
             && match self.eni_of(place) {
@@ -722,12 +726,8 @@ impl Pool {
 
     /// Free addresses that could go to anybody now.
     pub fn assignable(&self) -> u64 {
-        let lone: u64 = self
-            .enis
-            .values()
-            .filter(|e| e.allocatable() && !e.draining)
-            .map(|e| u64::from(e.lone.free))
-            .sum();
+        let lone: u64 =
+            self.enis.values().filter(|e| e.allocatable() && !e.draining).map(|e| u64::from(e.lone.free)).sum();
         let blocks: u64 = self
             .blocks
             .iter()
@@ -812,7 +812,8 @@ impl Pool {
         } else {
             self.offer_free(None, &mut chosen);
         }
-        let free_shown = chosen.iter().filter(|r| r.marks & !(row_marks::NEVER_USED | row_marks::REQUESTED) == 0).count();
+        let free_shown =
+            chosen.iter().filter(|r| r.marks & !(row_marks::NEVER_USED | row_marks::REQUESTED) == 0).count();
         let left_out = (self.assignable() + own_total).saturating_sub(free_shown as u64 + own_total);
         self.columns(chosen, left_out)
     }

@@ -278,12 +278,9 @@ pub fn opaque(event: &Event) -> Event {
             let netns = add.netns.as_ref().map(opaque_netns);
             Event::Add { call: *call, add: Box::new(Add { key: opaque_key(&add.key), netns, ..(**add).clone() }) }
         }
-        Event::Del { call, key, cause, network_removed } => Event::Del {
-            call: *call,
-            key: opaque_key(key),
-            cause: cause.clone(),
-            network_removed: *network_removed,
-        },
+        Event::Del { call, key, cause, network_removed } => {
+            Event::Del { call: *call, key: opaque_key(key), cause: cause.clone(), network_removed: *network_removed }
+        }
         Event::Gc { call, network, valid } => {
             Event::Gc { call: *call, network: network.clone(), valid: valid.iter().map(opaque_key).collect() }
         }

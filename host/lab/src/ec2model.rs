@@ -39,8 +39,7 @@ fn describe(vpc: &mut Vpc, now_ms: u64, instance: &str) -> (u64, Result<Reply, C
     let mut all: Vec<EniFacts> = Vec::new();
     let mut latency = 0;
     let by_attachment = vec![Filter::new("attachment.instance-id", instance)];
-    let by_tag =
-        vec![Filter::new(&format!("tag:{INSTANCE_TAG}"), instance), Filter::new("status", "available")];
+    let by_tag = vec![Filter::new(&format!("tag:{INSTANCE_TAG}"), instance), Filter::new("status", "available")];
     for filters in [by_attachment, by_tag] {
         let mut next_token = None;
         loop {
@@ -189,9 +188,10 @@ fn error(e: &Ec2Error) -> CloudError {
 pub fn instance_facts(vpc: &mut Vpc, now_ms: u64, instance: &str) -> Option<InstanceFacts> {
     let view = vpc.instances(now_ms).into_iter().find(|i| i.id == instance)?;
     let kind = wipam_vpc_sim::instance_types::lookup(&view.instance_type)?;
-    let primary = vpc.enis(now_ms).into_iter().find(|e| {
-        e.attachment.as_ref().is_some_and(|a| a.instance_id == instance && a.device_index == 0)
-    })?;
+    let primary = vpc
+        .enis(now_ms)
+        .into_iter()
+        .find(|e| e.attachment.as_ref().is_some_and(|a| a.instance_id == instance && a.device_index == 0))?;
     Some(InstanceFacts {
         instance: instance.into(),
         instance_type: view.instance_type.clone(),

@@ -152,12 +152,8 @@ impl NodeSim {
         let facts = ec2model::instance_facts(&mut vpc, 0, instance).unwrap_or_else(|| {
             panic!("the VPC has no instance {instance} of a known type");
         });
-        let subnet = vpc
-            .enis(0)
-            .iter()
-            .find(|e| e.mac == facts.primary_mac)
-            .map(|e| e.subnet_id.clone())
-            .unwrap_or_default();
+        let subnet =
+            vpc.enis(0).iter().find(|e| e.mac == facts.primary_mac).map(|e| e.subnet_id.clone()).unwrap_or_default();
         let mut config = Config::new(&facts.instance_type, facts.max_enis, facts.ipv4_per_eni, &subnet);
         tune(&mut config);
         NodeSim {
@@ -232,7 +228,9 @@ impl NodeSim {
                 }
                 self.later(self.times.fence, Event::Fenced { ticket, error });
             }
-            Effect::TearDown { ticket, .. } => self.later(self.times.tear_down, Event::TornDown { ticket, error: None }),
+            Effect::TearDown { ticket, .. } => {
+                self.later(self.times.tear_down, Event::TornDown { ticket, error: None })
+            }
             Effect::CheckAlive { targets } => {
                 for t in targets {
                     let alive = !self.dead.contains(&t.key.container_id);
@@ -323,7 +321,12 @@ impl NodeSim {
 
     /// An ADD with a key and ranges of one's own.
     pub fn add_key(
-        &mut self, policies: &mut dyn Policies, key: Key, pod: &str, uid: &str, ranges: Option<RangeSets>,
+        &mut self,
+        policies: &mut dyn Policies,
+        key: Key,
+        pod: &str,
+        uid: &str,
+        ranges: Option<RangeSets>,
     ) -> CallId {
         self.next_call += 1;
         let call = self.next_call;

@@ -8,13 +8,12 @@ use ipnet::IpNet;
 use super::commit::Ack;
 use super::{Node, end::Purpose};
 use crate::addr::{self, Addr};
+use crate::cloud::ErrorKind;
 use crate::event::{Add, AddError, CallId, Effect, GivenAddress, Key, Ms, Note, Range, RangeSets, Reply};
 use crate::guard::{self, Breach};
 use crate::ids;
 use crate::lease::{Lease, LeasedAddress, Phase, Tombstone};
-use crate::policy::{
-    AllocateCall, Choice, Given, Pod, Policies, Request, RowSet, Slot, Snapshot, Verdict, row_marks,
-};
+use crate::policy::{AllocateCall, Choice, Given, Pod, Policies, Request, RowSet, Slot, Snapshot, Verdict, row_marks};
 use crate::pool::{Asker, LeaseNo, Offer, Place, State, owner_hash};
 
 /// Answers of one policy call that the guard may refuse before the ADD waits for a change.
@@ -204,7 +203,10 @@ impl Node {
         }
         let all: Vec<&Range> = sets.iter().flatten().collect();
         for asked in &add.requested {
-            if !all.iter().any(|r| r.start <= *asked && *asked <= r.end && addr::family(r.start) == addr::family(*asked)) {
+            if !all
+                .iter()
+                .any(|r| r.start <= *asked && *asked <= r.end && addr::family(r.start) == addr::family(*asked))
+            {
                 return Err(format!("the requested address {asked} is in no range of network {}", add.key.network));
             }
         }
@@ -357,7 +359,13 @@ impl Node {
 
     #[allow(clippy::too_many_arguments)]
     fn ask(
-        &mut self, now: Ms, id: u64, wait: &Wait, pool: usize, set: u8, held: &BTreeSet<LeaseNo>,
+        &mut self,
+        now: Ms,
+        id: u64,
+        wait: &Wait,
+        pool: usize,
+        set: u8,
+        held: &BTreeSet<LeaseNo>,
         policies: &mut dyn Policies,
     ) -> Asked {
         let asker = self.asker(now, wait, pool, held);
@@ -438,10 +446,7 @@ impl Node {
             .flat_map(|l| {
                 let until = self.held_until(l);
                 let key = l.owner().pod_key();
-                l.addresses
-                    .iter()
-                    .filter(move |a| a.set == set)
-                    .map(move |a| (a.addr(), l.assigned_at, until, key))
+                l.addresses.iter().filter(move |a| a.set == set).map(move |a| (a.addr(), l.assigned_at, until, key))
             })
             .filter(|row| !asker.refused.contains(&row.0))
             .collect();
@@ -516,7 +521,13 @@ impl Node {
     /// The guard's word on an allocation answer.
     #[allow(clippy::too_many_arguments)]
     fn judge(
-        &self, now: Ms, wait: &Wait, pool: usize, set: u8, asker: &Asker, (addrs, rows): (&[Addr], &RowSet),
+        &self,
+        now: Ms,
+        wait: &Wait,
+        pool: usize,
+        set: u8,
+        asker: &Asker,
+        (addrs, rows): (&[Addr], &RowSet),
         choice: &Choice,
     ) -> Result<Judged, Breach> {
         let row = match choice {
@@ -551,7 +562,9 @@ impl Node {
 
     fn finish_picks(&mut self, now: Ms, id: u64, wait: &Wait, picks: Vec<Pick>, held: &BTreeSet<LeaseNo>) {
         let mut from: BTreeSet<Option<LeaseNo>> = picks.iter().map(|p| p.held).collect();
-        if from.len() == 1 && let Some(Some(no)) = from.pop_first() {
+        if from.len() == 1
+            && let Some(Some(no)) = from.pop_first()
+        {
             let whole = self.leases.get(no).is_some_and(|l| l.addresses.len() == picks.len());
             if whole {
                 let ticket = self.start_fence(no, Purpose::TakeOver { wait: id });
@@ -568,7 +581,10 @@ impl Node {
         }
         // The policy passed over what was held for the pod: that ends like a DEL, after its fence.
         for no in held {
-            self.start_fence(*no, Purpose::End { cause: "superseded", by: Some(wait.add.key.container_id.clone()), gc: None });
+            self.start_fence(
+                *no,
+                Purpose::End { cause: "superseded", by: Some(wait.add.key.container_id.clone()), gc: None },
+            );
         }
         if picks.iter().all(|p| p.held.is_none()) {
             self.make_lease(now, id, wait, &picks);
@@ -588,8 +604,14 @@ impl Node {
 
     #[allow(clippy::too_many_arguments)]
     fn add_lease(
-        &mut self, now: Ms, no: LeaseNo, add: &Add, addresses: Vec<LeasedAddress>, calls: Vec<CallId>,
-        before: Vec<Option<State>>, from: Option<Box<Lease>>,
+        &mut self,
+        now: Ms,
+        no: LeaseNo,
+        add: &Add,
+        addresses: Vec<LeasedAddress>,
+        calls: Vec<CallId>,
+        before: Vec<Option<State>>,
+        from: Option<Box<Lease>>,
     ) {
         let seq = self.commit_seq();
         self.leases.insert(Lease {
@@ -664,8 +686,7 @@ impl Node {
     // ---- what does not get one ----
 
     pub(super) fn expire_waiting(&mut self, now: Ms) {
-        let over: Vec<u64> =
-            self.waits.all.iter().filter(|(_, w)| w.add.deadline <= now).map(|(id, _)| *id).collect();
+        let over: Vec<u64> = self.waits.all.iter().filter(|(_, w)| w.add.deadline <= now).map(|(id, _)| *id).collect();
         for id in over {
             let Some(wait) = self.waits.remove(id) else { continue };
             let error = self.explain(now, &wait);
@@ -700,6 +721,12 @@ impl Node {
 
     /// Why the VPC's pool has nothing to give, the most useful reason first.
     pub(super) fn explain_shortage(&self, now: Ms) -> AddError {
+        if let Some((op, kind, until)) = self.growth_in_trouble() {
+            return match kind {
+                ErrorKind::Throttled => AddError::Throttled { op: op.into(), until },
+                kind => AddError::Cloud { op: op.into(), code: kind.code().into(), until },
+            };
+        }
         if self.growth_possible(now) {
             let (waiting, _) = self.waits.vpc_demand();
             let what = format!("{} addresses are being asked for from EC2, {waiting} pods wait", self.assigning());

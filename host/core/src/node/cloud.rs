@@ -78,6 +78,8 @@ pub(super) struct Op {
     pub(super) attach: AttachCall,
     pub(super) token: String,
     tries: u32,
+    /// Why it is tried again.
+    trouble: Option<ErrorKind>,
     /// States to put back when a release fails.
     before: Vec<Option<State>>,
 }
@@ -92,6 +94,7 @@ impl Op {
             attach: AttachCall::Create,
             token: String::new(),
             tries: 0,
+            trouble: None,
             before: Vec::new(),
         }
     }
@@ -213,6 +216,20 @@ impl Node {
         self.cloud.ops.values().map(Op::arriving).sum()
     }
 
+    /// Growth that EC2 has refused so far and that is being tried again: what, why and until when it rests.
+    pub(super) fn growth_in_trouble(&self) -> Option<(&'static str, ErrorKind, Ms)> {
+        let mut growing = self.cloud.ops.values().filter(|op| op.arriving() > 0 && op.step != Step::Queued);
+        let first = growing.next()?;
+        if growing.next().is_some() {
+            return None;
+        }
+        match (&first.step, first.trouble) {
+            (Step::Again { at }, Some(kind)) => Some((first.name(), kind, *at)),
+            (Step::Intent | Step::Calling, Some(kind)) => Some((first.name(), kind, first.since)),
+            _ => None,
+        }
+    }
+
     // ---- back-off ----
 
     pub(super) fn barrier(&self, now: Ms, op: &str, subnet: &str) -> Option<&Barrier> {
@@ -308,13 +325,8 @@ impl Node {
     fn begin_ops(&mut self, now: Ms) {
         let (waiting, _) = self.waits.vpc_demand();
         let uncovered = waiting > self.pools[0].assignable() + self.assigning();
-        let mut queued: Vec<(bool, u64)> = self
-            .cloud
-            .ops
-            .iter()
-            .filter(|(_, op)| op.step == Step::Queued)
-            .map(|(n, op)| (op.shrinks(), *n))
-            .collect();
+        let mut queued: Vec<(bool, u64)> =
+            self.cloud.ops.iter().filter(|(_, op)| op.step == Step::Queued).map(|(n, op)| (op.shrinks(), *n)).collect();
         queued.sort_unstable();
         let mut growth_left = false;
         for (shrink, number) in queued {
@@ -472,10 +484,9 @@ impl Node {
                     let facts = &eni?.facts;
                     Call::AttachEni { eni: facts.id.clone(), device: facts.device?, card: facts.card }
                 }
-                AttachCall::Keep => Call::DeleteOnTermination {
-                    eni: eni?.facts.id.clone(),
-                    attachment: eni?.facts.attachment.clone()?,
-                },
+                AttachCall::Keep => {
+                    Call::DeleteOnTermination { eni: eni?.facts.id.clone(), attachment: eni?.facts.attachment.clone()? }
+                }
             },
             Kind::Grow { addresses, prefixes } => {
                 Call::Assign { eni: eni?.facts.id.clone(), addresses: *addresses, prefixes: *prefixes }
@@ -556,6 +567,7 @@ impl Node {
         let Some(op) = self.cloud.ops.get_mut(&number) else { return };
         let units = op.units() as u16;
         op.tries = 0;
+        op.trouble = None;
         let slots = self.cfg.slots_per_eni;
         let no = self.pools[0].add_eni(facts, Stage::Attaching, slots, false, now);
         if let Some(eni) = self.pools[0].eni_mut(no) {
@@ -577,6 +589,7 @@ impl Node {
         if let Some(op) = self.cloud.ops.get_mut(&number) {
             op.attach = next;
             op.tries = 0;
+            op.trouble = None;
         }
         self.write_intent(number);
     }
@@ -705,6 +718,10 @@ impl Node {
         }
         match op.attach {
             AttachCall::Create => {
+                if error.kind.ambiguous() {
+                    // An interface may have come of it: the describe finds and deletes it.
+                    self.want_describe(now + POLL);
+                }
                 self.back_off(now, "attach", subnet, error.kind);
                 self.finish_op(now, number, 0, error.kind.code());
             }
@@ -765,6 +782,7 @@ impl Node {
         if let Some(op) = self.cloud.ops.get_mut(&number) {
             op.tries = op.tries.saturating_add(1);
             let at = now + delay(kind, op.tries, ids::fnv64(&[&number.to_le_bytes(), &now.to_le_bytes()]));
+            op.trouble = Some(kind);
             op.step = Step::Again { at };
         }
     }
@@ -805,10 +823,8 @@ impl Node {
         let numbers: Vec<u64> = self.cloud.ops.keys().copied().collect();
         for number in numbers {
             let Some(op) = self.cloud.ops.get(&number).cloned() else { continue };
-            let facts = op
-                .eni
-                .and_then(|no| self.pools[0].eni(no))
-                .and_then(|e| enis.iter().find(|f| f.id == e.facts.id));
+            let facts =
+                op.eni.and_then(|no| self.pools[0].eni(no)).and_then(|e| enis.iter().find(|f| f.id == e.facts.id));
             match op.step {
                 Step::Polling { polls, .. } => self.poll_seen(now, number, &op, facts, polls),
                 Step::Unclear { first, seen } => self.unclear_seen(now, number, &op, facts, first, seen),
@@ -826,7 +842,8 @@ impl Node {
             }
             Kind::Attach { .. } if polls >= POLLS => self.abandon(now, number, state.is_none(), "unknown"),
             Kind::Detach { .. } if polls >= POLLS => {
-                let error = CloudError { kind: ErrorKind::Refused, code: "StillAttached".into(), message: String::new() };
+                let error =
+                    CloudError { kind: ErrorKind::Refused, code: "StillAttached".into(), message: String::new() };
                 let subnet = self.subnet_of(op);
                 self.detach_failed(now, number, op, &error, &subnet);
             }
@@ -863,14 +880,12 @@ impl Node {
         }
     }
 
-    fn unclear_seen(
-        &mut self, now: Ms, number: u64, op: &Op, facts: Option<&EniFacts>, first: Option<Ms>, seen: u8,
-    ) {
+    fn unclear_seen(&mut self, now: Ms, number: u64, op: &Op, facts: Option<&EniFacts>, first: Option<Ms>, seen: u8) {
         let happened = match (&op.kind, facts) {
             // `inventory` ran before and added what was new.
-            (Kind::Grow { .. }, Some(_)) => op.eni.and_then(|no| self.pools[0].eni(no)).is_some_and(|e| {
-                e.grown_at.is_some_and(|at| at >= op.since)
-            }),
+            (Kind::Grow { .. }, Some(_)) => {
+                op.eni.and_then(|no| self.pools[0].eni(no)).is_some_and(|e| e.grown_at.is_some_and(|at| at >= op.since))
+            }
             (Kind::Release { addresses, blocks }, Some(f)) => {
                 addresses.iter().all(|a| !f.addresses.iter().any(|x| u128::from(u32::from(*x)) == *a))
                     && blocks.iter().filter_map(|b| self.block_net(*b)).all(|p| !f.prefixes.contains(&p))
@@ -1053,9 +1068,7 @@ impl Node {
     }
 
     fn not_releasing(&self, addresses: &[Ipv4Addr]) -> Vec<Ipv4Addr> {
-        let leaving = |a: &&Ipv4Addr| {
-            self.pools[0].state(addr::number(IpAddr::V4(**a))) != Some(&State::Releasing)
-        };
+        let leaving = |a: &&Ipv4Addr| self.pools[0].state(addr::number(IpAddr::V4(**a))) != Some(&State::Releasing);
         addresses.iter().filter(leaving).copied().collect()
     }
 
@@ -1171,9 +1184,7 @@ impl Node {
         }
         let listed: BTreeSet<&str> = enis.iter().map(|f| f.id.as_str()).collect();
         let missing = self.pools[0].enis().any(|(_, e)| {
-            e.stage == Stage::Ready
-                && !listed.contains(e.facts.id.as_str())
-                && now >= e.attached_at + 2 * EVIDENCE
+            e.stage == Stage::Ready && !listed.contains(e.facts.id.as_str()) && now >= e.attached_at + 2 * EVIDENCE
         });
         if missing {
             self.want_describe(now);

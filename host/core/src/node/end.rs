@@ -65,7 +65,13 @@ impl Node {
     // ---- DEL ----
 
     pub(super) fn on_del(
-        &mut self, now: Ms, call: CallId, key: &Key, cause: &str, network_removed: bool, policies: &mut dyn Policies,
+        &mut self,
+        now: Ms,
+        call: CallId,
+        key: &Key,
+        cause: &str,
+        network_removed: bool,
+        policies: &mut dyn Policies,
     ) {
         self.window.dels.push_back(now);
         let nothing = Reply::Deleted { addresses: Vec::new(), host_ifname: String::new() };
@@ -106,20 +112,20 @@ impl Node {
     /// Ends a lease: its addresses cool, and its network is torn down once that is recorded. `clean`: nothing of it is
     /// left on the host.
     pub(super) fn end_lease(
-        &mut self, now: Ms, no: LeaseNo, cause: &str, shut: bool, clean: bool, policies: &mut dyn Policies,
+        &mut self,
+        now: Ms,
+        no: LeaseNo,
+        cause: &str,
+        shut: bool,
+        clean: bool,
+        policies: &mut dyn Policies,
     ) -> Option<Lease> {
         let lease = self.leases.remove(no)?;
         let linked = !clean && !lease.host_ifname.is_empty();
         for (i, a) in lease.addresses.iter().enumerate() {
             let keep = if shut || self.stopping { 0 } else { self.ask_retention(now, &lease, i, cause, policies) };
-            let state = State::Cooling {
-                since: now,
-                until: now + self.cfg.cooldown,
-                owner: lease.owner(),
-                keep,
-                linked,
-                shut,
-            };
+            let state =
+                State::Cooling { since: now, until: now + self.cfg.cooldown, owner: lease.owner(), keep, linked, shut };
             self.lease_set_state(&lease.key.network, a.set, a.addr(), Some(state));
         }
         if linked {
@@ -133,9 +139,7 @@ impl Node {
         Some(lease)
     }
 
-    fn ask_retention(
-        &mut self, now: Ms, lease: &Lease, i: usize, cause: &str, policies: &mut dyn Policies,
-    ) -> Ms {
+    fn ask_retention(&mut self, now: Ms, lease: &Lease, i: usize, cause: &str, policies: &mut dyn Policies) -> Ms {
         let a = &lease.addresses[i];
         let Some(pool) = self.pool_of(&lease.key.network, a.set) else { return 0 };
         let sandbox = ids::sandbox_number(&lease.key.network, &lease.key.container_id);
@@ -359,9 +363,9 @@ impl Node {
         let held: Vec<LeaseNo> = self.held_leases().map(|(no, _)| no).collect();
         for no in held {
             let Some(lease) = self.leases.get_mut(no) else { continue };
-            let listed = pods
-                .iter()
-                .any(|p| p.same_name(&lease.pod) && (p.uid.is_empty() || lease.pod.uid.is_empty() || p.uid == lease.pod.uid));
+            let listed = pods.iter().any(|p| {
+                p.same_name(&lease.pod) && (p.uid.is_empty() || lease.pod.uid.is_empty() || p.uid == lease.pod.uid)
+            });
             lease.unlisted = if listed { 0 } else { lease.unlisted.saturating_add(1) };
             if lease.unlisted >= 2 && lease.fencing.is_none() && lease.fence_after <= now {
                 self.start_fence(no, Purpose::End { cause: "gone", by: None, gc: None });
@@ -450,9 +454,7 @@ impl Node {
         self.wait_fenced(now, ticket, &job.addresses, error.as_deref());
     }
 
-    fn end_fenced(
-        &mut self, now: Ms, no: LeaseNo, cause: &str, by: Option<String>, policies: &mut dyn Policies,
-    ) {
+    fn end_fenced(&mut self, now: Ms, no: LeaseNo, cause: &str, by: Option<String>, policies: &mut dyn Policies) {
         let superseded = by.is_some();
         let Some(lease) = self.end_lease(now, no, cause, superseded, true, policies) else { return };
         if let Some(by) = by {

@@ -31,9 +31,12 @@ pub(super) struct Parked {
     /// Leases with an address outside every source.
     loose: bool,
     other: serde_json::Map<String, serde_json::Value>,
-    /// Encoded leases: phase they were encoded in, bytes for state.json, bytes for ipam.json.
-    encoded: BTreeMap<LeaseNo, (Option<Ms>, Vec<u8>, Vec<u8>)>,
+    /// Encoded leases.
+    encoded: BTreeMap<LeaseNo, EncodedLease>,
 }
+
+/// *Held* since when it was encoded, bytes for state.json, bytes for ipam.json.
+type EncodedLease = (Option<Ms>, Vec<u8>, Vec<u8>);
 
 impl Node {
     /// A node that goes on from a saved state; without one, a fresh node.
@@ -111,11 +114,8 @@ impl Node {
     pub fn merge_aws(&mut self, now: Ms, file: &AwsFile, host_ifname: &dyn Fn(&PodRef) -> String) {
         for a in &file.allocations {
             let Some(ip) = a.address() else { continue };
-            let key = Key {
-                network: a.network.clone(),
-                container_id: a.container_id.clone(),
-                ifname: a.ifname.clone(),
-            };
+            let key =
+                Key { network: a.network.clone(), container_id: a.container_id.clone(), ifname: a.ifname.clone() };
             let same = self.leases.find(&key).map(|l| (l.no, l.addresses.first().map(|x| x.given.address.addr())));
             match same {
                 Some((no, Some(old))) if old == ip => {
@@ -139,11 +139,8 @@ impl Node {
                 self.drop_lease(no);
             }
             self.parked.addresses.retain(|p| !(p.network.is_empty() && p.address == ip));
-            let pod = PodRef {
-                namespace: a.metadata.namespace.clone(),
-                name: a.metadata.name.clone(),
-                uid: String::new(),
-            };
+            let pod =
+                PodRef { namespace: a.metadata.namespace.clone(), name: a.metadata.name.clone(), uid: String::new() };
             self.import(now, key, pod, ip, a.timestamp, host_ifname);
         }
         self.parked.loose = true;
@@ -152,7 +149,12 @@ impl Node {
     }
 
     fn import(
-        &mut self, now: Ms, key: Key, pod: PodRef, ip: IpAddr, wall_ns: i64,
+        &mut self,
+        now: Ms,
+        key: Key,
+        pod: PodRef,
+        ip: IpAddr,
+        wall_ns: i64,
         host_ifname: &dyn Fn(&PodRef) -> String,
     ) {
         let no = self.leases.number();
@@ -433,7 +435,12 @@ impl Node {
             let network = if pool.range { pool.network.clone() } else { String::new() };
             for (a, entry) in pool.entries() {
                 let Some(state) = to_saved(&entry.state) else { continue };
-                out.push(SavedAddress { network: network.clone(), set: pool.set, address: addr::ip(pool.family, a), state });
+                out.push(SavedAddress {
+                    network: network.clone(),
+                    set: pool.set,
+                    address: addr::ip(pool.family, a),
+                    state,
+                });
             }
         }
         out
@@ -572,12 +579,9 @@ fn to_saved(state: &State) -> Option<SavedState> {
             linked: *linked,
             shut: *shut,
         },
-        State::Reserved { since, until, owner } => SavedState::Reserved {
-            since: *since,
-            until: *until,
-            pod: owner.pod.clone(),
-            ifname: owner.ifname.clone(),
-        },
+        State::Reserved { since, until, owner } => {
+            SavedState::Reserved { since: *since, until: *until, pod: owner.pod.clone(), ifname: owner.ifname.clone() }
+        }
         State::Free { since, last } => SavedState::Free { since: *since, last: *last },
         _ => return None,
     })

@@ -10,8 +10,8 @@ use crate::event::{AddError, Ms, Note};
 use crate::guard::{self, Breach};
 use crate::ids;
 use crate::policy::{
-    Action, Barrier as BarrierView, CloudView, Demand, Given, OutcomeView, PlanCall, PlanDecision, Policies, RowSet,
-    SkippedAction, Slot, SubnetView, Verdict, NO_ENI,
+    Action, Barrier as BarrierView, CloudView, Demand, Given, NO_ENI, OutcomeView, PlanCall, PlanDecision, Policies,
+    RowSet, SkippedAction, Slot, SubnetView, Verdict,
 };
 use crate::pool::{EniNo, Offer, Stage, State};
 
@@ -77,6 +77,7 @@ struct Shown<'a> {
 }
 
 /// A plan on its way through the guard: what earlier actions of it already took.
+#[derive(Default)]
 struct Draft {
     skipped: Vec<SkippedAction>,
     ops: Vec<Op>,
@@ -87,6 +88,20 @@ struct Draft {
     grown: u64,
     released: u64,
     subnet: BTreeMap<String, u64>,
+    /// When guard 10 would let pass what it refused.
+    flap_ends: Option<Ms>,
+}
+
+impl Draft {
+    /// Guard 10, and when it is worth asking again.
+    fn no_flap(&mut self, now: Ms, opposite_at: Option<Ms>, waiting: bool) -> guard::Checked {
+        let checked = guard::g10_flap(now, opposite_at, waiting);
+        if let (Err(_), Some(at)) = (&checked, opposite_at) {
+            let end = at + guard::FLAP;
+            self.flap_ends = Some(self.flap_ends.map_or(end, |e| e.min(end)));
+        }
+        checked
+    }
 }
 
 impl Node {
@@ -128,11 +143,8 @@ impl Node {
 
     /// An ADD that waits lifts every drain whose detach has not started (design §3).
     fn lift_drains(&mut self, now: Ms) {
-        let draining: Vec<EniNo> = self.pools[0]
-            .enis()
-            .filter(|(_, e)| e.draining && e.stage == Stage::Ready)
-            .map(|(no, _)| no)
-            .collect();
+        let draining: Vec<EniNo> =
+            self.pools[0].enis().filter(|(_, e)| e.draining && e.stage == Stage::Ready).map(|(no, _)| no).collect();
         for no in draining {
             if let Some(eni) = self.pools[0].eni_mut(no) {
                 eni.draining = false;
@@ -180,7 +192,8 @@ impl Node {
             self.memo = memo;
             self.dirty();
         }
-        self.sizing.recheck_at = chosen.0.recheck_ms.map(|ms| now + Ms::from(ms.max(100)));
+        let asked = chosen.0.recheck_ms.map(|ms| now + Ms::from(ms.max(100)));
+        self.sizing.recheck_at = [asked, draft.flap_ends].into_iter().flatten().min();
         self.adopt_plan(now, draft);
     }
 
@@ -243,12 +256,15 @@ impl Node {
             .collect();
         CloudView {
             subnets,
-            barriers: self.barriers(now).map(|(op, subnet, b)| BarrierView {
-                op: if op == "blocks" { "grow" } else { op }.into(),
-                subnet: self.cfg.subnets.iter().position(|s| s == subnet).map_or(255, |i| i as u8),
-                code: b.code.into(),
-                until_ms: b.until,
-            }).collect(),
+            barriers: self
+                .barriers(now)
+                .map(|(op, subnet, b)| BarrierView {
+                    op: if op == "blocks" { "grow" } else { op }.into(),
+                    subnet: self.cfg.subnets.iter().position(|s| s == subnet).map_or(255, |i| i as u8),
+                    code: b.code.into(),
+                    until_ms: b.until,
+                })
+                .collect(),
             in_flight: self
                 .cloud
                 .ops
@@ -270,17 +286,7 @@ impl Node {
     // ---- the guard ----
 
     fn check_plan(&self, now: Ms, decision: &PlanDecision, offer: &Shown<'_>) -> Draft {
-        let mut draft = Draft {
-            skipped: Vec::new(),
-            ops: Vec::new(),
-            outcomes: Vec::new(),
-            barred: BTreeSet::new(),
-            slots: BTreeMap::new(),
-            enis: self.enis_taken(),
-            grown: 0,
-            released: 0,
-            subnet: BTreeMap::new(),
-        };
+        let mut draft = Draft { enis: self.enis_taken(), ..Draft::default() };
         for (i, action) in decision.actions.iter().enumerate() {
             let (op, eni, asked) = self.describe_action(action, offer);
             let checked = guard::g9_actions(i).and_then(|()| self.check_action(now, action, offer, &mut draft));
@@ -347,7 +353,7 @@ impl Node {
                 if let Some(e) = self.pools[0].eni(no) {
                     guard::g6_removable(e)?;
                     guard::g6_idle(&self.pools[0].eni_tally(no), self.eni_carried(no))?;
-                    guard::g10_flap(now, e.grown_at, false)?;
+                    d.no_flap(now, e.grown_at, false)?;
                 }
                 d.released += u64::from(self.pools[0].eni_tally(no).free);
                 let c = self.counts(0);
@@ -383,7 +389,7 @@ impl Node {
             None => return Err(Breach { guard: 8, why: format!("subnet {subnet} is not in the list") }),
         };
         self.check_subnet(now, "attach", &subnet, length, units + 1, d)?;
-        guard::g10_flap(now, self.cloud.detached_at, self.uncovered() > 0)?;
+        d.no_flap(now, self.cloud.detached_at, self.uncovered() > 0)?;
         d.enis += 1;
         d.grown += units;
         *d.subnet.entry(subnet.clone()).or_default() += units + 1;
@@ -408,7 +414,12 @@ impl Node {
     }
 
     fn check_grow(
-        &self, now: Ms, eni: Option<EniNo>, length: u8, count: u16, d: &mut Draft,
+        &self,
+        now: Ms,
+        eni: Option<EniNo>,
+        length: u8,
+        count: u16,
+        d: &mut Draft,
     ) -> Result<Option<Op>, Breach> {
         let no = known(eni, 4)?;
         let size = self.unit_size(length)?;
@@ -418,7 +429,7 @@ impl Node {
         let units = u64::from(count) * size;
         self.check_cap(units, d)?;
         self.check_subnet(now, "grow", &e.facts.subnet, length, units, d)?;
-        guard::g10_flap(now, e.shrunk_at, self.uncovered() > 0)?;
+        d.no_flap(now, e.shrunk_at, self.uncovered() > 0)?;
         *d.slots.entry(no).or_default() += count;
         d.grown += units;
         *d.subnet.entry(e.facts.subnet.clone()).or_default() += units;
@@ -427,7 +438,12 @@ impl Node {
     }
 
     fn check_release_rows(
-        &self, now: Ms, eni: Option<EniNo>, rows: &[u32], offer: &Shown<'_>, d: &mut Draft,
+        &self,
+        now: Ms,
+        eni: Option<EniNo>,
+        rows: &[u32],
+        offer: &Shown<'_>,
+        d: &mut Draft,
     ) -> Result<Option<Op>, Breach> {
         let carried = |i: usize| self.carried.contains(&addr::ip(4, offer.addrs[i]));
         guard::g5_release_rows(rows, offer.rows, &carried)?;
@@ -436,7 +452,7 @@ impl Node {
         if e.unmanaged {
             return Err(Breach { guard: 5, why: format!("{} is not ours", e.facts.id) });
         }
-        guard::g10_flap(now, e.grown_at, false)?;
+        d.no_flap(now, e.grown_at, false)?;
         d.released += rows.len() as u64;
         let c = self.counts(0);
         guard::g8_floor(c.total.saturating_sub(d.released), c.assigned)?;
@@ -445,7 +461,11 @@ impl Node {
     }
 
     fn check_release_block(
-        &self, now: Ms, eni: Option<EniNo>, index: usize, d: &mut Draft,
+        &self,
+        now: Ms,
+        eni: Option<EniNo>,
+        index: usize,
+        d: &mut Draft,
     ) -> Result<Option<Op>, Breach> {
         let no = known(eni, 6)?;
         let block_no = self.pools[0].block_at_index(index).ok_or_else(|| unknown_eni(6))?;
@@ -454,7 +474,7 @@ impl Node {
         if b.releasing {
             return Err(Breach { guard: 6, why: "the block is being given back already".into() });
         }
-        guard::g10_flap(now, self.pools[0].eni(no).and_then(|e| e.grown_at), false)?;
+        d.no_flap(now, self.pools[0].eni(no).and_then(|e| e.grown_at), false)?;
         d.released += u64::from(b.tally.free) + b.untouched();
         let c = self.counts(0);
         guard::g8_floor(c.total.saturating_sub(d.released), c.assigned)?;
@@ -513,7 +533,7 @@ impl Node {
     fn growth_room(&self, now: Ms) -> u64 {
         let length = if self.cfg.prefix_mode { 28 } else { 32 };
         let size = if length == 28 { 16 } else { 1 };
-        let d = self.empty_draft();
+        let d = Draft::default();
         if self.check_cap(1, &d).is_err() {
             return 0;
         }
@@ -527,20 +547,6 @@ impl Node {
         on_enis + if attach { new * u64::from(self.cfg.slots_per_eni) * size } else { 0 }
     }
 
-    fn empty_draft(&self) -> Draft {
-        Draft {
-            skipped: Vec::new(),
-            ops: Vec::new(),
-            outcomes: Vec::new(),
-            barred: BTreeSet::new(),
-            slots: BTreeMap::new(),
-            enis: 0,
-            grown: 0,
-            released: 0,
-            subnet: BTreeMap::new(),
-        }
-    }
-
     /// Interfaces of ours that are there or on their way.
     fn enis_taken(&self) -> u16 {
         let present = self.pools[0].enis().filter(|(_, e)| !e.unmanaged && super::plain(e)).count();
@@ -551,13 +557,14 @@ impl Node {
     /// The most telling reason why growth rests, as an ADD's error.
     pub(super) fn barrier_error(&self, now: Ms) -> Option<AddError> {
         let c = self.counts(0);
-        let full = self.check_cap(1, &self.empty_draft()).is_err()
+        let full = self.check_cap(1, &Draft::default()).is_err()
             || (self.enis_taken() >= self.max_enis()
                 && self.pools[0].enis().all(|(_, e)| !e.fillable() || e.room() == 0));
         if full && c.assigning == 0 {
             return None;
         }
-        let (op, subnet, b) = self.barriers(now).filter(|(op, ..)| matches!(*op, "attach" | "grow" | "blocks")).next()?;
+        let (op, subnet, b) =
+            self.barriers(now).find(|(op, ..)| matches!(*op, "attach" | "grow" | "blocks"))?;
         let (op, subnet, until) = (op.to_string(), subnet.to_string(), b.until);
         Some(match b.code {
             "throttled" => AddError::Throttled { op, until },

@@ -2,8 +2,8 @@
 //! answer in part or lose its answer. Deterministic: every choice comes from the seed.
 #![allow(dead_code)]
 
-use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 use std::net::{IpAddr, Ipv4Addr};
 
 use wipam_core::cloud::{AttachState, Call, CloudError, EniFacts, EniKind, ErrorKind, Reply as CloudReply};
@@ -118,7 +118,11 @@ fn hostile_plan(rng: &mut Rng) -> Vec<Action> {
         .map(|_| {
             let small = rng.below(6) as u8;
             match rng.below(6) {
-                0 => Action::Attach { subnet: small, length: [32, 28, 7][rng.below(3) as usize], count: rng.below(99) as u16 },
+                0 => Action::Attach {
+                    subnet: small,
+                    length: [32, 28, 7][rng.below(3) as usize],
+                    count: rng.below(99) as u16,
+                },
                 1 => Action::Grow { eni: small, length: 32, count: rng.below(99) as u16 },
                 2 => Action::ReleaseRows((0..rng.below(5)).map(|_| rng.below(40) as u32).collect()),
                 3 => Action::ReleaseBlock(small.into()),
@@ -520,7 +524,12 @@ impl World {
     }
 
     pub fn add_with(
-        &mut self, key: Key, pod: &str, uid: &str, timeout: Ms, ranges: Option<wipam_core::event::RangeSets>,
+        &mut self,
+        key: Key,
+        pod: &str,
+        uid: &str,
+        timeout: Ms,
+        ranges: Option<wipam_core::event::RangeSets>,
     ) -> CallId {
         self.next_call += 1;
         let call = self.next_call;
