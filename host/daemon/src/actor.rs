@@ -133,7 +133,10 @@ impl Actor {
     async fn run(mut self, mut queue: mpsc::UnboundedReceiver<Input>) {
         loop {
             let now = self.clock.now();
-            let wake = clock::until(&self.clock, self.node.wake_at(now));
+            let mut wake = clock::until(&self.clock, self.node.wake_at(now));
+            if let Some((since, limit, _)) = &self.draining {
+                wake = wake.min(limit.saturating_sub(since.elapsed()));
+            }
             let input = tokio::select! {
                 biased;
                 input = queue.recv() => input,

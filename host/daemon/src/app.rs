@@ -18,6 +18,7 @@ use crate::actor::{Actor, Handle, Parts};
 use crate::checkpoint::{self, Store};
 use crate::clock::{self, Clock};
 use crate::conflist;
+use crate::deciders::Watch;
 use crate::introspect::{self, Pages};
 use crate::links::Links;
 use crate::lock::{self, Lock};
@@ -108,7 +109,7 @@ impl Daemon {
                 facts: started.facts,
                 queue: service.queue,
             };
-            let background = tasks.spawn(started.instance, &stop);
+            let background = tasks.spawn(started.instance, started.watch, &stop);
             phase.send_replace(Phase::Serving(handle.clone()));
             handle.event(Event::Serving);
             tracing::info!("serving");
@@ -189,6 +190,7 @@ struct Started {
     handle: Handle,
     facts: Arc<dyn Facts>,
     instance: InstanceFacts,
+    watch: Box<dyn Watch>,
 }
 
 impl Starter<'_> {
@@ -205,7 +207,7 @@ impl Starter<'_> {
             spawn_blocking(move || links.set_up_node(&instance)).await.map_err(|e| e.to_string())?
         })
         .await;
-        let deciders =
+        let (deciders, watch) =
             self.insist("the policy host", async || self.world.deciders(self.settings, self.metrics.clone())).await;
         let (node, store, clock) = self.restore(&instance, &attached).await;
         let parts = Parts {
@@ -221,7 +223,7 @@ impl Starter<'_> {
         };
         let handle = Actor::spawn(parts, tasks::net_info(self.settings, &instance));
         handle.event(Event::Metadata { enis: attached });
-        Started { handle, facts, instance }
+        Started { handle, facts, instance, watch }
     }
 
     /// Tries until it works; meanwhile status, ADDs and the log say what is waited for.

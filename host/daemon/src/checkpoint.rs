@@ -224,3 +224,6 @@ pub fn from_links(own: &[OwnLink], network: &str, known: Option<&AwsFile>) -> Aw
     }
     AwsFile { version: aws::VERSION.into(), allocations }
 }
+
+#[cfg(test)]
+mod tests;

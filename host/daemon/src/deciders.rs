@@ -5,7 +5,7 @@ use wipam_core::policy::Policies;
 use wipam_core::record::{Decision, RecordedPolicy};
 
 /// The policy host as the actor owns it.
-pub trait Deciders: Policies + Send + 'static {
+pub trait Deciders: Send + 'static {
     /// As the seam core knows.
     fn policies(&mut self) -> &mut dyn Policies;
 
@@ -23,7 +23,11 @@ pub trait Deciders: Policies + Send + 'static {
 
     /// Steps the ladder of both slots up again: an operator has looked.
     fn reset(&mut self);
+}
 
-    /// Takes candidates that have come since the last call; whether anything was swapped.
-    fn swapped(&mut self) -> bool;
+/// Something that may bring other policies while the daemon runs. Reading and compiling takes its time: it is called on
+/// a blocking thread of its own.
+pub trait Watch: Send + 'static {
+    /// Looks; whether anything was swapped.
+    fn poll(&mut self) -> bool;
 }

@@ -1,85 +1,207 @@
-//! The policy host behind the daemon's seam.
+//! The policy host behind the daemon's seam: Wasm where there is room for it, the watched directory, and what metrics
+//! and the flight recorder hear of each decision.
 
-use std::sync::Arc;
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use serde_json::{Value, json};
-use wipam_core::policy::{
-    Action, AllocDecision, AllocateCall, Answer, AnsweredBy, Choice, Memo, PlanCall, PlanDecision, Policies,
-    ReleaseCall, Retention, Slot, Verdict,
+use serde_json::Value;
+use wipam_core::policy::{AnsweredBy, Policies, Slot, Verdict};
+use wipam_core::record::{self, RecordedPolicy};
+use wipam_policy::fault::Fault;
+use wipam_policy::ladder::Step;
+use wipam_policy::log::{Answered, CallKind};
+use wipam_policy::{
+    Decision, DecisionSink, DirLoader, EngineLimits, Environment, Gatekeeper, HostOptions, PolicyControl, PolicyHost,
+    WasmEngine,
 };
-use wipam_core::record::{Decision, RecordedPolicy};
 
-use crate::deciders::Deciders;
+use crate::deciders::{Deciders, Watch};
 use crate::metrics::Metrics;
 use crate::settings::Settings;
+use crate::world::chain;
 
-/// Interim.
-pub struct Host(u64);
+/// Decisions a single event may leave before the recorder takes them; more are lost to the record, not to the log.
+const WAITING: usize = 4096;
 
-/// Interim.
-pub fn open(_: &Settings, _: Arc<Metrics>) -> Result<Host, String> {
-    Ok(Host(0))
+/// The host in charge.
+pub struct Host {
+    host: PolicyHost,
+    control: PolicyControl,
+    sink: Arc<Sink>,
 }
 
-impl Host {
-    fn answer<T>(&mut self, answer: T) -> Answer<T> {
-        self.0 += 1;
-        Answer { decision: self.0, by: AnsweredBy::Native, answer }
-    }
+/// Looks at the policy directory.
+pub struct DirWatch {
+    loader: DirLoader,
+    control: PolicyControl,
 }
 
-impl Policies for Host {
-    fn allocate(&mut self, call: &AllocateCall, _: bool) -> Answer<AllocDecision> {
-        let choice = if call.pool.rows.is_empty() { Choice::Hold(1000) } else { Choice::Assign(0) };
-        self.answer(AllocDecision { choice, reason: "first".into(), facts: Vec::new() })
+/// Sets the policy host up with what the directory says now. A directory that is refused leaves the defaults in charge,
+/// and says so in the status.
+///
+/// # Errors
+/// Not even the shipped policies can be loaded, for instance since there is no address space for Wasm.
+pub fn open(settings: &Settings, metrics: Arc<Metrics>) -> Result<(Host, DirWatch), String> {
+    let engine = WasmEngine::new(EngineLimits::default()).map_err(|e| chain(&e))?;
+    let gatekeeper = Gatekeeper::new(engine, Environment::from_pairs(settings.warm.clone()));
+    let mut loader = DirLoader::new(settings.paths.policy_dir.clone(), gatekeeper);
+    let (candidate, refusal) = match loader.load() {
+        Ok(candidate) => (candidate, None),
+        Err(refusal) => {
+            let default = wipam_policy::Document::default();
+            let fallback = loader.gatekeeper().vet_document(&default, &wipam_policy::load::NoFiles);
+            (fallback.map_err(|r| chain(&r))?, Some(refusal))
+        }
+    };
+    let sink = Arc::new(Sink { metrics, waiting: Mutex::default() });
+    let options = HostOptions { sink: Some(sink.clone()), ..HostOptions::default() };
+    let host = PolicyHost::new(&candidate, options);
+    let control = host.control();
+    if let Some(refusal) = refusal {
+        tracing::error!(error = chain(&refusal), "the policies were refused; the shipped ones are in charge");
+        control.refused(refusal);
     }
-    fn release(&mut self, _: &ReleaseCall) -> Answer<Retention> {
-        self.answer(Retention { keep_for_ms: 0, reason: String::new(), facts: Vec::new() })
-    }
-    fn plan(&mut self, call: &PlanCall, _: bool) -> Answer<(PlanDecision, Option<Memo>)> {
-        let want = u64::from(call.demand.waiting) + 2;
-        let have = call.pool.counts.free + call.pool.counts.assigning;
-        let mut actions = Vec::new();
-        let need = u16::try_from(want.saturating_sub(have)).unwrap_or(0);
-        if need > 0 {
-            let room = call.pool.enis.iter().position(|e| e.slots > e.slots_used + e.slots_moving);
-            match room {
-                Some(i) => {
-                    let e = &call.pool.enis[i];
-                    let count = need.min(e.slots - e.slots_used - e.slots_moving);
-                    actions.push(Action::Grow { eni: i as u8, length: 32, count });
-                }
-                None => actions.push(Action::Attach {
-                    subnet: 255,
-                    length: 32,
-                    count: need.min(call.pool.limits.slots_per_eni),
-                }),
+    Ok((Host { host, control: control.clone(), sink }, DirWatch { loader, control }))
+}
+
+impl Watch for DirWatch {
+    fn poll(&mut self) -> bool {
+        match self.loader.poll().map(|loaded| self.control.apply(loaded)) {
+            None => false,
+            Some(Ok(swapped)) => !swapped.changed.is_empty(),
+            Some(Err(refusal)) => {
+                tracing::error!(error = chain(&refusal), "new policies were refused; those in charge stay");
+                false
             }
         }
-        self.answer((PlanDecision { actions, ..PlanDecision::default() }, None))
     }
-    fn verdict(&mut self, _: Slot, _: u64, _: Verdict) {}
-    fn fault(&mut self, _: Slot, _: u64, _: &str) {}
 }
 
 impl Deciders for Host {
     fn policies(&mut self) -> &mut dyn Policies {
-        self
+        &mut self.host
     }
-    fn take_decisions(&mut self) -> Vec<Decision> {
-        Vec::new()
+
+    fn take_decisions(&mut self) -> Vec<record::Decision> {
+        self.sink.waiting().drain(..).map(|d| recorded(&d)).collect()
     }
+
     fn recorded(&self) -> Vec<RecordedPolicy> {
-        Vec::new()
+        let status = self.control.status();
+        [status.allocator, status.sizer]
+            .into_iter()
+            .map(|slot| RecordedPolicy {
+                slot: slot.slot,
+                name: slot.name,
+                version: slot.version,
+                digest: slot.digest.map(|d| d.to_string()).unwrap_or_default(),
+                settings: slot
+                    .settings
+                    .into_iter()
+                    .map(|s| wipam_core::policy::Setting { name: s.name, value: s.value })
+                    .collect(),
+            })
+            .collect()
     }
+
     fn status(&self) -> Value {
-        json!({})
+        serde_json::to_value(self.control.status()).unwrap_or_default()
     }
-    fn decisions(&self, _: usize) -> Value {
-        json!([])
+
+    fn decisions(&self, n: usize) -> Value {
+        serde_json::to_value(self.control.decisions(n)).unwrap_or_default()
     }
-    fn reset(&mut self) {}
-    fn swapped(&mut self) -> bool {
-        false
+
+    fn reset(&mut self) {
+        self.control.reset(Slot::Allocator);
+        self.control.reset(Slot::Sizer);
+    }
+}
+
+fn call_name(call: CallKind) -> &'static str {
+    match call {
+        CallKind::Allocate => "allocate",
+        CallKind::Release => "release",
+        CallKind::Plan => "plan",
+    }
+}
+
+fn rung(by: AnsweredBy) -> &'static str {
+    match by {
+        AnsweredBy::Policy => "policy",
+        AnsweredBy::LastGood => "last-good",
+        AnsweredBy::Native => "native",
+    }
+}
+
+fn recorded(d: &Decision) -> record::Decision {
+    let answer = match &d.answer {
+        Answered::Allocate(choice) => serde_json::to_value(choice),
+        Answered::Release(keep) => serde_json::to_value(keep),
+        Answered::Plan { actions, .. } => serde_json::to_value(actions),
+    };
+    record::Decision {
+        number: d.number,
+        slot: d.slot,
+        call: call_name(d.call).into(),
+        by: d.by,
+        inputs: d.inputs.map(|i| i.to_string()).unwrap_or_default(),
+        policy: format!("{} {}", d.policy.name, d.policy.version),
+        digest: d.policy.digest.map(|i| i.to_string()).unwrap_or_default(),
+        answer: answer.unwrap_or_default(),
+        reason: d.reason.clone(),
+        fuel: d.fuel,
+        verdict: d.verdict.clone(),
+    }
+}
+
+/// Counts, and keeps decisions until the event they belong to is done.
+struct Sink {
+    metrics: Arc<Metrics>,
+    waiting: Mutex<VecDeque<Decision>>,
+}
+
+impl Sink {
+    fn waiting(&self) -> MutexGuard<'_, VecDeque<Decision>> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl DecisionSink for Sink {
+    #[expect(clippy::cast_precision_loss, reason = "sums of fuel and nanoseconds for a chart")]
+    fn decided(&self, d: &Decision) {
+        let slot = d.slot.as_str();
+        let labels = [("slot", slot), ("call", call_name(d.call)), ("by", rung(d.by))];
+        self.metrics.count("wipam_decisions_total", &labels);
+        self.metrics.observe("wipam_decision_seconds", &[("slot", slot)], d.duration_ns as f64 / 1e9);
+        if let Some(fuel) = d.fuel {
+            self.metrics.observe("wipam_decision_fuel", &[("slot", slot)], fuel as f64);
+        }
+        if let Some(shadow) = &d.shadow {
+            let agrees = if shadow.agrees { "true" } else { "false" };
+            self.metrics.count("wipam_shadow_total", &[("slot", slot), ("agrees", agrees)]);
+        }
+        let mut waiting = self.waiting();
+        if waiting.len() == WAITING {
+            waiting.pop_front();
+        }
+        waiting.push_back(d.clone());
+    }
+
+    fn judged(&self, _: Slot, number: u64, verdict: &Verdict) {
+        if let Some(d) = self.waiting().iter_mut().rev().find(|d| d.number == number) {
+            d.verdict = Some(verdict.clone());
+        }
+    }
+
+    fn faulted(&self, slot: Slot, number: u64, fault: &Fault) {
+        self.metrics.count("wipam_policy_faults_total", &[("slot", slot.as_str()), ("class", fault.class.as_str())]);
+        tracing::warn!(slot = slot.as_str(), decision = number, %fault, "a policy failed; its native twin answered");
+    }
+
+    fn stepped(&self, slot: Slot, step: &Step) {
+        let to = rung(step.to);
+        self.metrics.count("wipam_ladder_steps_total", &[("slot", slot.as_str()), ("to", to)]);
+        tracing::error!(slot = slot.as_str(), to, fault = %step.fault, "the ladder stepped down");
     }
 }

@@ -16,12 +16,16 @@ use wipam_rpc::queue::{Item, Queue, QueueError};
 
 use crate::actor::{Handle, NetInfo};
 use crate::conflist;
+use crate::deciders::Watch;
 use crate::links::Links;
 use crate::settings::Settings;
 use crate::world::chain;
 
-/// How often loaded policies, the kubelet and an unwritten conflist are looked at.
+/// How often the kubelet is asked until it answers.
 const SHORT: Duration = Duration::from_secs(1);
+
+/// How often the policy directory is looked at. New content counts when it is the same twice.
+const POLICIES: Duration = Duration::from_millis(100);
 
 /// What the tasks share.
 #[derive(Clone)]
@@ -49,14 +53,19 @@ pub fn net_info(settings: &Settings, instance: &InstanceFacts) -> NetInfo {
 
 impl Tasks {
     /// Starts all of them; they end with `stop`.
-    pub fn spawn(self, instance: InstanceFacts, stop: &CancellationToken) -> Vec<JoinHandle<()>> {
+    pub fn spawn(
+        self,
+        instance: InstanceFacts,
+        watch: Box<dyn Watch>,
+        stop: &CancellationToken,
+    ) -> Vec<JoinHandle<()>> {
         let run = |task| tokio::spawn(stop.clone().run_until_cancelled_owned(task));
         let ended = |task: JoinHandle<Option<()>>| tokio::spawn(async { drop(task.await) });
         let tasks: [std::pin::Pin<Box<dyn Future<Output = ()> + Send>>; 4] = [
             Box::pin(self.clone().observe(instance)),
             Box::pin(self.clone().keep_conflist()),
             Box::pin(self.clone().ask_kubelet()),
-            Box::pin(self.look_for_policies()),
+            Box::pin(self.look_for_policies(watch)),
         ];
         tasks.into_iter().map(|task| ended(run(task))).collect()
     }
@@ -194,9 +203,18 @@ impl Tasks {
         }
     }
 
-    async fn look_for_policies(self) {
-        while self.handle.look_for_policies().await.is_ok() {
-            tokio::time::sleep(SHORT / 5).await;
+    async fn look_for_policies(self, mut watch: Box<dyn Watch>) {
+        loop {
+            tokio::time::sleep(POLICIES).await;
+            let look = spawn_blocking(move || {
+                let swapped = watch.poll();
+                (watch, swapped)
+            });
+            let Ok((back, swapped)) = look.await else { return };
+            watch = back;
+            if swapped {
+                self.handle.event(Event::PolicySwapped);
+            }
         }
     }
 }

@@ -8,7 +8,7 @@ use wipam_core::config::Config;
 use wipam_ec2::{Cloud, Ec2, Facts, Observer, Report};
 
 use crate::clock;
-use crate::deciders::Deciders;
+use crate::deciders::{Deciders, Watch};
 use crate::files::{self, Disk};
 use crate::kernel::Kernel;
 use crate::links::Links;
@@ -23,6 +23,9 @@ pub struct Connected {
     /// To read metadata.
     pub facts: Arc<dyn Facts>,
 }
+
+/// Who decides, and what may bring others.
+pub type Deciding = (Box<dyn Deciders>, Box<dyn Watch>);
 
 /// Makes the parts that touch the world outside.
 #[tonic::async_trait]
@@ -40,7 +43,7 @@ pub trait World: Send + Sync + 'static {
     ///
     /// # Errors
     /// The policy host cannot be set up; tried again, so that a node without room for Wasm says why it does not serve.
-    fn deciders(&self, settings: &Settings, metrics: Arc<Metrics>) -> Result<Box<dyn Deciders>, String>;
+    fn deciders(&self, settings: &Settings, metrics: Arc<Metrics>) -> Result<Deciding, String>;
 
     /// The disk of the checkpoints.
     fn disk(&self) -> Arc<dyn Disk> {
@@ -69,8 +72,9 @@ impl World for Real {
         Arc::new(Kernel::new(settings.host.clone(), clock::boot_id().unwrap_or_default()))
     }
 
-    fn deciders(&self, settings: &Settings, metrics: Arc<Metrics>) -> Result<Box<dyn Deciders>, String> {
-        crate::policies::open(settings, metrics).map(|p| Box::new(p) as Box<dyn Deciders>)
+    fn deciders(&self, settings: &Settings, metrics: Arc<Metrics>) -> Result<Deciding, String> {
+        let (host, watch) = crate::policies::open(settings, metrics)?;
+        Ok((Box::new(host), Box::new(watch)))
     }
 }
 

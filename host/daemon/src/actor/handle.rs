@@ -204,19 +204,6 @@ impl Handle {
         .await
     }
 
-    /// Takes policies that were loaded meanwhile.
-    ///
-    /// # Errors
-    /// The daemon is stopping.
-    pub async fn look_for_policies(&self) -> Result<(), Gone> {
-        self.ask(|a| {
-            if a.deciders.swapped() {
-                a.handle(Event::PolicySwapped);
-            }
-        })
-        .await
-    }
-
     /// Answers what can be answered within `until`, writes the last checkpoint, ends the actor.
     pub async fn drain(&self, until: Duration) {
         let (done, ended) = oneshot::channel();

@@ -142,6 +142,11 @@ pub(crate) mod testing {
             fired.is_some()
         }
 
+        /// Whether the process is gone.
+        pub fn is_dead(&self) -> bool {
+            matches!(self.state().fired, Some(Fault::Kill | Fault::PowerCut))
+        }
+
         fn step(&self) -> io::Result<MutexGuard<'_, State>> {
             let mut s = self.state();
             if matches!(s.fired, Some(Fault::Kill | Fault::PowerCut)) {
