@@ -3,13 +3,11 @@
 //! Run with `cargo bench -p wipam-core`. Absolute times mean little on shared machines; the ratios between the rows do.
 
 #[path = "../tests/world/mod.rs"]
-#[allow(dead_code, missing_docs, clippy::unwrap_used)]
 mod world;
 
 use std::hint::black_box;
 
 use criterion::{BatchSize, BenchmarkId, Criterion, criterion_group, criterion_main};
-use wipam_core::event::Range;
 use wipam_core::pool::{Asker, Pool, State};
 use wipam_core::saved::{Clock, Stamp};
 use world::{Deciders, Temper, World};
@@ -53,12 +51,6 @@ fn offer(c: &mut Criterion) {
         let mut pool = Pool::new("n", 0, true, 4);
         let base = 0x6440_0000u128;
         let last = base + (1u128 << (32 - length)) - 2;
-        let _ = Range {
-            subnet: "100.64.0.0/10".parse().unwrap(),
-            start: "100.64.0.1".parse().unwrap(),
-            end: "100.64.0.2".parse().unwrap(),
-            gateway: None,
-        };
         pool.add_block(None, base, length, base + 1, last, vec![], None);
         for i in 0..200 {
             pool.set(base + 1 + i, Some(State::Leased(i as u64)));

@@ -1,6 +1,5 @@
 //! Prints how long one ADD takes inside core, without disk: percentiles over many, for the budget table.
 #[path = "../tests/world/mod.rs"]
-#[allow(dead_code, missing_docs, clippy::unwrap_used)]
 mod world;
 use std::time::Instant;
 use wipam_core::event::{Add, Event, PodRef};

@@ -1,6 +1,7 @@
 //! A small world around the node for property tests: virtual time, a disk that can fail and a cloud that can throttle,
 //! answer in part or lose its answer. Deterministic: every choice comes from the seed.
-#![allow(dead_code)]
+// Shared by several test programs; clippy takes it for code beside tests.
+#![allow(dead_code, clippy::unwrap_used)]
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
