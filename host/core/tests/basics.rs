@@ -210,3 +210,30 @@ fn ranges_give_the_lowest_and_never_a_gateway() {
     }
     assert_eq!(got, ["192.168.0.2", "192.168.0.3", "192.168.0.4", "192.168.0.5", "192.168.0.6"]);
 }
+
+#[test]
+fn an_address_that_is_being_given_back_is_given_to_nobody() {
+    let mut w = World::new(3, 5, Deciders::new(Temper::Kind, 1, 11), 11);
+    w.run(5_000);
+    for i in 0..8 {
+        w.add(&format!("c{i}"), &format!("p{i}"), "u", 100_000);
+    }
+    w.run(30_000);
+    for i in 5..7 {
+        w.del(&format!("c{i}"));
+    }
+    // Step finely until the surplus is on its way back to EC2, then ask for everything that is left at once.
+    let mut asked = 0;
+    for step in 0..40_000 {
+        w.run(10);
+        if w.node.pool().counts().releasing > 0 && asked == 0 {
+            for i in 0..6 {
+                w.add(&format!("late-{i}"), &format!("late-{i}"), "u", 100_000);
+            }
+            asked = step;
+        }
+    }
+    assert!(asked > 0, "nothing was ever given back");
+    // `World` has checked at each reply that EC2 still gives the address to this instance.
+    assert_eq!(w.acked.len(), 6 + 6);
+}

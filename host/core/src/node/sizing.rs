@@ -563,8 +563,7 @@ impl Node {
         if full && c.assigning == 0 {
             return None;
         }
-        let (op, subnet, b) =
-            self.barriers(now).find(|(op, ..)| matches!(*op, "attach" | "grow" | "blocks"))?;
+        let (op, subnet, b) = self.barriers(now).find(|(op, ..)| matches!(*op, "attach" | "grow" | "blocks"))?;
         let (op, subnet, until) = (op.to_string(), subnet.to_string(), b.until);
         Some(match b.code {
             "throttled" => AddError::Throttled { op, until },
