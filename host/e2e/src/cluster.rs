@@ -24,7 +24,8 @@ pub struct Options {
     pub instance_type: String,
     /// Settings of each ipamd beside the harness's own.
     pub env: Vec<(String, String)>,
-    /// Further networks of each node: name of the file in the configuration directory, and the list.
+    /// Further networks of each node: name of the file in the configuration directory, and the list. `@SOCKET@` and
+    /// `@QUEUE@` in it stand for those of the node's ipamd.
     pub networks: Vec<(String, Value)>,
     /// A policies document to start with; none: the shipped policies.
     pub policies: Option<String>,
@@ -57,6 +58,7 @@ pub struct Cluster {
     nodes: Vec<Node>,
     vpc: Vpc,
     site: Arc<Site>,
+    archive: PathBuf,
     /// Last: connections are closed by its threads.
     _runtime: Arc<Runtime>,
 }
@@ -101,14 +103,14 @@ impl Cluster {
             })
         });
         let nodes = nodes.collect::<Result<Vec<_>>>()?;
-        let cluster = Cluster { nodes, vpc, site, _runtime: runtime };
+        let archive = archive(options, site.dir())?;
+        let cluster = Cluster { nodes, vpc, site, archive, _runtime: runtime };
         cluster.start(options)?;
         Ok(cluster)
     }
 
     /// Starts the nodes side by side.
     fn start(&self, options: &Options) -> Result<()> {
-        let archive = archive(options, self.site.dir())?;
         let start = |node: &Node| {
             if let Some(document) = &options.policies {
                 node.write_policies(document, &[])?;
@@ -117,7 +119,7 @@ impl Cluster {
             if options.start_ipamd {
                 node.start_ipamd()?;
             }
-            node.start_containerd(&archive)?;
+            node.start_containerd(&self.archive)?;
             if options.start_ipamd {
                 node.wait_for_network()?;
             }
@@ -136,6 +138,11 @@ impl Cluster {
     /// Its nodes.
     pub fn nodes(&self) -> &[Node] {
         &self.nodes
+    }
+
+    /// The archive with the pods' image.
+    pub fn archive(&self) -> &Path {
+        &self.archive
     }
 
     /// The simulated VPC.

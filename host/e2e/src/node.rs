@@ -15,7 +15,7 @@ use tokio::runtime::Runtime;
 use crate::cri::{Cri, Output};
 use crate::pod::{Pod, PodName};
 use crate::programs::{SYSTEM_PLUGINS, ours};
-use crate::site::{Proc, Site};
+use crate::site::{Proc, Site, end_runtime, mark_runtime};
 use crate::wait::wait_for;
 use crate::{http, image};
 
@@ -131,6 +131,7 @@ impl Node {
         fs::write(&config, self.containerd_config())?;
         let mut command = self.command("containerd");
         command.arg("--config").arg(&config);
+        mark_runtime(&mut command, &ctd);
         let mut process = self.plan.site.spawn(command, &self.dir.join("logs/containerd.log"))?;
         let socket = ctd.join("c.sock");
         let cri = wait_for("containerd", START, || {
@@ -149,6 +150,19 @@ impl Node {
         *locked(&self.containerd) = Some(process);
         *locked(&self.cri) = Some(cri);
         Ok(())
+    }
+
+    /// As after a power cut: containerd, every sandbox and the runtime's memory of them are gone, and no DEL came.
+    /// Start containerd again with [`Node::start_containerd`].
+    ///
+    /// # Errors
+    /// What could not be ended.
+    pub fn lose_containerd(&self) -> Result<()> {
+        *locked(&self.cri) = None;
+        if let Some(mut process) = locked(&self.containerd).take() {
+            process.kill()?;
+        }
+        end_runtime(&self.dir.join("ctd"))
     }
 
     fn containerd_config(&self) -> String {
@@ -421,7 +435,9 @@ disabled_plugins = [
     pub(crate) fn write_networks(&self) -> Result<()> {
         for (file, list) in &self.plan.networks {
             let temp = self.dir.join("net.d").join(format!(".{file}.tmp"));
-            fs::write(&temp, list.to_string())?;
+            // Each node has its own ipamd.
+            let text = list.to_string().replace("@SOCKET@", &self.socket().to_string_lossy());
+            fs::write(&temp, text.replace("@QUEUE@", &self.queue().to_string_lossy()))?;
             fs::rename(&temp, self.dir.join("net.d").join(file))?;
         }
         Ok(())

@@ -22,6 +22,8 @@ use crate::wait::wait_for;
 
 /// Names the run that a process belongs to.
 const TAG: &str = "WIPAM_E2E_DIR";
+/// Names the runtime that a process belongs to, besides.
+const PART: &str = "WIPAM_E2E_PART";
 /// Beginning of the names of working directories and of the runs' cgroups.
 const PREFIX: &str = "wipam-e2e-";
 const CGROUPS: &str = "/sys/fs/cgroup";
@@ -92,8 +94,7 @@ impl Site {
         Ok(Proc { child, log: log.to_owned() })
     }
 
-    /// Marks a command as one of this run.
-    pub fn tag(&self, command: &mut Command) {
+    fn tag(&self, command: &mut Command) {
         use std::os::unix::process::CommandExt;
         command.env(TAG, &self.dir).process_group(0);
     }
@@ -212,8 +213,9 @@ fn name(dir: &Path) -> String {
 
 /// Ends the processes of the run in `dir` and takes away its mounts, cgroups and shim sockets.
 fn end(dir: &Path) -> Result<()> {
-    let sockets = shim_sockets(dir);
-    kill_all(dir)?;
+    let sockets: Vec<_> =
+        fs::read_dir(dir).into_iter().flatten().flatten().flat_map(|node| shim_sockets(&node.path().join("ctd"))).collect();
+    kill_all(TAG, dir)?;
     for socket in sockets {
         let _ = fs::remove_file(socket);
     }
@@ -221,10 +223,27 @@ fn end(dir: &Path) -> Result<()> {
     remove_cgroups(&name(dir))
 }
 
+/// Marks a command as belonging to the runtime in `dir`, which [`end_runtime`] ends.
+pub(crate) fn mark_runtime(command: &mut Command, dir: &Path) {
+    command.env(PART, dir);
+}
+
+/// Ends a runtime as a power cut would: its shims and containers die, its mounts and files are gone, nobody is told.
+pub(crate) fn end_runtime(dir: &Path) -> Result<()> {
+    let sockets = shim_sockets(dir);
+    kill_all(PART, dir)?;
+    for socket in sockets {
+        let _ = fs::remove_file(socket);
+    }
+    unmount_all(dir)?;
+    remove_dir(dir)?;
+    Ok(fs::create_dir_all(dir)?)
+}
+
 /// Kills until none is left: one may start another meanwhile.
-fn kill_all(dir: &Path) -> Result<()> {
+fn kill_all(tag: &str, dir: &Path) -> Result<()> {
     wait_for("processes to be gone", KILLED, || {
-        let left = processes(dir);
+        let left = processes(tag, dir);
         for pid in &left {
             if let Some(pid) = i32::try_from(*pid).ok().and_then(Pid::from_raw) {
                 let _ = kill_process(pid, Signal::KILL);
@@ -235,8 +254,8 @@ fn kill_all(dir: &Path) -> Result<()> {
 }
 
 /// Processes that carry the run's tag, and their descendants: containers do not inherit it.
-fn processes(dir: &Path) -> BTreeSet<u32> {
-    let tag = format!("{TAG}={}", dir.display()).into_bytes();
+fn processes(tag: &str, dir: &Path) -> BTreeSet<u32> {
+    let tag = format!("{tag}={}", dir.display()).into_bytes();
     let mut parents = BTreeMap::new();
     let mut found = BTreeSet::new();
     for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
@@ -268,16 +287,10 @@ fn parent(pid: u32) -> Option<u32> {
 }
 
 /// Where the shims of a containerd listen: outside of its directories, at a path that only each bundle knows.
-fn shim_sockets(dir: &Path) -> Vec<PathBuf> {
-    let mut found = Vec::new();
-    for node in fs::read_dir(dir).into_iter().flatten().flatten() {
-        let tasks = node.path().join("ctd/state/io.containerd.runtime.v2.task/k8s.io");
-        for bundle in fs::read_dir(tasks).into_iter().flatten().flatten() {
-            let address = fs::read_to_string(bundle.path().join("address")).unwrap_or_default();
-            found.extend(address.trim().strip_prefix("unix://").map(PathBuf::from));
-        }
-    }
-    found
+fn shim_sockets(runtime: &Path) -> Vec<PathBuf> {
+    let bundles = fs::read_dir(runtime.join("state/io.containerd.runtime.v2.task/k8s.io")).into_iter().flatten();
+    let addresses = bundles.flatten().filter_map(|bundle| fs::read_to_string(bundle.path().join("address")).ok());
+    addresses.filter_map(|address| address.trim().strip_prefix("unix://").map(PathBuf::from)).collect()
 }
 
 fn unmount_all(dir: &Path) -> Result<()> {
