@@ -1,6 +1,7 @@
 //! Project tasks, started with `cargo xtask <task>`. Few dependencies, so that they start at once.
 #![forbid(unsafe_code)]
 
+mod demo;
 mod packages;
 mod run;
 mod tests;
@@ -30,6 +31,7 @@ fn main() -> ExitCode {
     let task = args.first().map(String::as_str).unwrap_or("help");
     let rest = args.get(1..).unwrap_or_default();
     let done = match task {
+        "demo" => demo::demo(rest),
         "test" => tests::test(rest),
         "packages" => packages::packages(rest),
         "help" | "--help" | "-h" => {

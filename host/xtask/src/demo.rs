@@ -1,0 +1,37 @@
+//! `cargo xtask demo`: what the demo needs, then the demo.
+
+use std::os::unix::process::CommandExt;
+
+use crate::packages;
+use crate::run::{cargo, is_root, run};
+
+/// Packages without which the demo has no nodes. Tests need some more.
+const NEEDED: [&str; 7] =
+    ["busybox-static", "containerd", "containernetworking-plugins", "iproute2", "iputils-ping", "nftables", "runc"];
+
+/// Crates with the binaries that the demo starts. A development build is there sooner and quick enough.
+const CRATES: [&str; 5] = ["wipam-cni", "wipam-daemon", "wipam-e2e", "wipam-lab", "wipam-vpc-sim"];
+
+/// `cargo xtask demo [--keep] [--once]`.
+///
+/// # Errors
+/// A package cannot be installed, a build failed, or the demo cannot be started. A demo that failed ends this process
+/// with its own exit code.
+pub fn demo(args: &[String]) -> Result<(), String> {
+    let missing: Vec<_> = packages::missing().into_iter().filter(|package| NEEDED.contains(package)).collect();
+    match (missing.is_empty(), is_root()) {
+        (true, _) => {}
+        (false, true) => packages::install(&missing)?,
+        // It runs what can be run without, and says what it skips.
+        (false, false) => println!("missing: apt-get install -y --no-install-recommends {}", missing.join(" ")),
+    }
+    let mut build = cargo();
+    build.args(["build", "--quiet", "--bins"]);
+    CRATES.iter().for_each(|name| drop(build.args(["--package", name])));
+    println!("Building (the first time takes minutes) …");
+    run("build", &mut build)?;
+    let mut demo = cargo();
+    demo.args(["run", "--quiet", "--package", "wipam-e2e", "--bin", "wipam-demo", "--"]).args(args);
+    // In this process's place, so that a Ctrl-C reaches the demo alone and the shell waits until it has cleaned up.
+    Err(format!("cargo run: {}", demo.exec()))
+}
