@@ -237,3 +237,15 @@ fn an_address_that_is_being_given_back_is_given_to_nobody() {
     // `World` has checked at each reply that EC2 still gives the address to this instance.
     assert_eq!(w.acked.len(), 6 + 6);
 }
+
+#[test]
+fn the_subnets_cidr_reaches_the_set_up_of_an_interface_that_ec2_describes_without_it() {
+    let mut w = world();
+    w.run(5_000);
+    for i in 0..6 {
+        w.add(&format!("c{i}"), &format!("p{i}"), "u", 100_000);
+    }
+    w.run(30_000);
+    assert!(!w.set_up.is_empty(), "a second interface was attached");
+    assert!(w.set_up.iter().all(|f| f.subnet_cidr == Some("10.0.0.0/16".parse().unwrap())), "{:?}", w.set_up);
+}

@@ -161,6 +161,7 @@ pub(super) struct Cloud {
     pub(super) ops: BTreeMap<u64, Op>,
     barriers: BTreeMap<(&'static str, String), Barrier>,
     pub(super) subnet_free: BTreeMap<String, u64>,
+    subnet_cidrs: BTreeMap<String, Ipv4Net>,
     subnets_at: Option<Ms>,
     subnets_op: Option<u64>,
     describe_op: Option<u64>,
@@ -177,6 +178,7 @@ impl Cloud {
             ops: BTreeMap::new(),
             barriers: BTreeMap::new(),
             subnet_free: BTreeMap::new(),
+            subnet_cidrs: BTreeMap::new(),
             subnets_at: None,
             subnets_op: None,
             describe_op: None,
@@ -769,8 +771,9 @@ impl Node {
                 if let Some(eni) = op.eni.and_then(|no| self.pools[0].eni_mut(no)) {
                     eni.stage = Stage::Ready;
                     eni.draining = false;
-                    let effect = Effect::SetUpEni { eni: eni.facts.clone(), table: eni.table() };
-                    self.out.push(effect);
+                }
+                if let Some(no) = op.eni {
+                    self.set_up(no);
                 }
                 self.supply += 1;
                 self.finish_op(now, number, 0, error.kind.code());
@@ -873,8 +876,7 @@ impl Node {
             // The attach had no answer but happened; it must still go with its instance.
             return self.next_attach_call(number, AttachCall::Keep);
         }
-        let effect = Effect::SetUpEni { eni: eni.facts.clone(), table: eni.table() };
-        self.out.push(effect);
+        self.set_up(no);
         if let Some(op) = self.cloud.ops.get_mut(&number) {
             op.step = Step::SettingUp;
         }
@@ -995,9 +997,8 @@ impl Node {
         }
         if primary {
             self.add_units(now, no, &facts.addresses, &facts.prefixes);
-        } else if let Some(eni) = self.pools[0].eni(no) {
-            let effect = Effect::SetUpEni { eni: eni.facts.clone(), table: eni.table() };
-            self.out.push(effect);
+        } else {
+            self.set_up(no);
         }
         self.sizing.touch(now);
     }
@@ -1021,6 +1022,8 @@ impl Node {
         let was_suspect = std::mem::take(&mut eni.suspect);
         if certain {
             eni.facts = merge_facts(&eni.facts, facts);
+        } else {
+            eni.facts.subnet_cidr = eni.facts.subnet_cidr.or(facts.subnet_cidr);
         }
         let id = facts.id.clone();
         if was_suspect {
@@ -1058,13 +1061,29 @@ impl Node {
         }
     }
 
+    /// Asks for the host's side of an interface. The subnet's CIDR, which EC2's description of an interface lacks, comes
+    /// from metadata, from DescribeSubnets, or from another interface of the subnet.
+    fn set_up(&mut self, no: EniNo) {
+        let Some(eni) = self.pools[0].eni(no) else { return };
+        let mut facts = eni.facts.clone();
+        let of_subnet = || self.cloud.subnet_cidrs.get(&facts.subnet).copied();
+        let of_neighbour = || {
+            let same = |e: &&crate::pool::Eni| e.facts.subnet == facts.subnet && e.facts.subnet_cidr.is_some();
+            self.pools[0].enis().map(|(_, e)| e).find(same).and_then(|e| e.facts.subnet_cidr)
+        };
+        facts.subnet_cidr = facts.subnet_cidr.or_else(of_subnet).or_else(of_neighbour);
+        let effect = Effect::SetUpEni { table: eni.table(), eni: facts };
+        self.out.push(effect);
+    }
+
     /// An adopted interface whose set-up failed is tried again at the next reading.
     fn set_up_again(&mut self, no: EniNo) -> bool {
         let busy = self.cloud.ops.values().any(|o| o.eni == Some(no) && o.step != Step::Queued);
-        let Some(eni) = self.pools[0].eni(no).filter(|e| e.stage == Stage::Attaching && !busy) else { return false };
-        let effect = Effect::SetUpEni { eni: eni.facts.clone(), table: eni.table() };
-        self.out.push(effect);
-        true
+        let due = self.pools[0].eni(no).is_some_and(|e| e.stage == Stage::Attaching && !busy);
+        if due {
+            self.set_up(no);
+        }
+        due
     }
 
     fn not_releasing(&self, addresses: &[Ipv4Addr]) -> Vec<Ipv4Addr> {
@@ -1214,6 +1233,7 @@ impl Node {
     fn on_subnets(&mut self, now: Ms, subnets: &[SubnetFacts]) {
         for s in subnets {
             self.cloud.subnet_free.insert(s.id.clone(), s.free);
+            self.cloud.subnet_cidrs.insert(s.id.clone(), s.cidr);
             // Other nodes use the subnet too: its figure is a hint that must not forbid growth for long. Only "nothing
             // left" is taken at its word, and only until EC2 itself says otherwise.
             if s.free == 0 {

@@ -7,7 +7,9 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 use std::net::{IpAddr, Ipv4Addr};
 
-use wipam_core::cloud::{AttachState, Call, CloudError, EniFacts, EniKind, ErrorKind, Reply as CloudReply};
+use wipam_core::cloud::{
+    AttachState, Call, CloudError, EniFacts, EniKind, ErrorKind, Reply as CloudReply, SubnetFacts,
+};
 use wipam_core::config::Config;
 use wipam_core::event::{Add, CallId, Effect, Event, Key, Ms, Netns, PodRef, Reply};
 use wipam_core::node::Node;
@@ -326,7 +328,17 @@ impl FakeEc2 {
                 None => fail(ErrorKind::NotFound),
             },
             Call::DescribeEnis => Ok(CloudReply::Enis(self.enis.values().cloned().collect())),
-            Call::DescribeSubnets { .. } => Ok(CloudReply::Subnets(vec![])),
+            Call::DescribeSubnets { ids } => Ok(CloudReply::Subnets(
+                ids.iter()
+                    .map(|id| SubnetFacts {
+                        id: id.clone(),
+                        cidr: "10.0.0.0/16".parse().unwrap(),
+                        free: 60_000,
+                        zone: "a".into(),
+                        tags: BTreeMap::new(),
+                    })
+                    .collect(),
+            )),
         }
     }
 
@@ -356,6 +368,7 @@ pub struct World {
     pub cfg: Config,
     pub fenced: Vec<Key>,
     pub torn: Vec<Key>,
+    pub set_up: Vec<EniFacts>,
 }
 
 /// Wrapper that orders events of one instant by arrival alone.
@@ -401,6 +414,7 @@ impl World {
             cfg,
             fenced: Vec::new(),
             torn: Vec::new(),
+            set_up: Vec::new(),
         };
         world.feed(Event::Serving);
         world
@@ -466,7 +480,10 @@ impl World {
                     self.later(1, Event::Liveness { key: t.key, alive });
                 }
             }
-            Effect::SetUpEni { eni, .. } => self.later(20, Event::EniReady { eni: eni.id, error: None }),
+            Effect::SetUpEni { eni, .. } => {
+                self.set_up.push(eni.clone());
+                self.later(20, Event::EniReady { eni: eni.id, error: None });
+            }
             Effect::RemoveEni { .. } | Effect::Note(_) => {}
         }
     }
