@@ -1,5 +1,6 @@
 //! Each invariant of the guard against a plain statement of what it must refuse, over generated cases. That the node
 //! asks them is shown by `basics.rs` and `histories.rs`; the counters by `a_breach_is_counted_under_its_number`.
+#![allow(clippy::unwrap_used)] // helpers of tests may panic as tests do
 
 use std::collections::BTreeSet;
 

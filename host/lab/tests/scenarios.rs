@@ -1,5 +1,6 @@
 //! The seed scenarios, in virtual time, against the simulated VPC and the shipped policies: each through the native
 //! twins, and the figures of the sizers through the components as well.
+#![allow(clippy::unwrap_used)] // helpers of tests may panic as tests do
 
 use std::collections::BTreeMap;
 
