@@ -188,6 +188,9 @@ impl Actor {
     fn handle(&mut self, event: Event) {
         if self.recorder.full() {
             self.begin_segment(false);
+        } else if self.recorder.on() && matches!(event, Event::PolicySwapped) {
+            let header = self.header(false);
+            self.recorder.mark(header);
         }
         let now = self.clock.now();
         self.recorder.event(now, &event);
@@ -207,11 +210,16 @@ impl Actor {
     }
 
     fn begin_segment(&mut self, complete: bool) {
-        if !self.recorder.on() {
-            return;
+        if self.recorder.on() {
+            let header = self.header(complete);
+            self.recorder.begin(header);
         }
+    }
+
+    /// How a segment begins now.
+    fn header(&mut self, complete: bool) -> Header {
         let stamp = self.clock.stamp();
-        let header = Header {
+        Header {
             format: FORMAT.into(),
             host: self.names.0.clone(),
             instance: self.names.1.clone(),
@@ -223,8 +231,7 @@ impl Actor {
             policies: self.deciders.recorded(),
             complete,
             state: self.store.opaque_state(&mut self.node, &self.clock).map(Box::new),
-        };
-        self.recorder.begin(header);
+        }
     }
 
     /// Whether a drain is over: every call answered (or the time is up) and the last checkpoint written.

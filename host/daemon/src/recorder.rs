@@ -63,6 +63,11 @@ impl Recorder {
         self.push(&Line::Header(Box::new(header)));
     }
 
+    /// Notes within a segment that the daemon goes on with other policies; a replay swaps where this stands.
+    pub fn mark(&mut self, header: Header) {
+        self.push(&Line::Header(Box::new(header)));
+    }
+
     /// Whether the younger segment has had its half, so that [`Recorder::begin`] is due.
     pub fn full(&self) -> bool {
         self.on() && self.younger.frames.len() >= self.limit / 2

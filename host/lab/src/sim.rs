@@ -6,16 +6,19 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 use std::net::IpAddr;
+use std::sync::Arc;
 
-use wipam_core::cloud::InstanceFacts;
+use wipam_core::cloud::{Call, InstanceFacts};
 use wipam_core::config::Config;
 use wipam_core::event::{Add, CallId, Effect, Event, Key, Ms, Netns, Note, PodRef, RangeSets, Reply};
 use wipam_core::node::Node;
 use wipam_core::policy::Policies;
-use wipam_core::saved::{self, Clock, Stamp};
+use wipam_core::record::{self, Header, Line, RecordedPolicy};
+use wipam_core::saved::{self, Clock, Saved, Stamp};
 use wipam_vpc_sim::model::Vpc;
 
 use crate::ec2model;
+use crate::replay::{self, Collector};
 
 /// How long the host takes for things, milliseconds.
 #[derive(Clone, Copy, Debug)]
@@ -74,6 +77,10 @@ pub struct Trace {
     pub failed: Vec<String>,
     /// Notes.
     pub notes: Vec<(Ms, Note)>,
+    /// Mutating EC2 calls in order.
+    pub log: Vec<(Ms, Call)>,
+    /// Answered calls in order, with how long an ADD had waited.
+    pub answered: Vec<(CallId, Ms)>,
 }
 
 impl Trace {
@@ -85,6 +92,14 @@ impl Trace {
     pub fn count(&self, action: &str) -> u32 {
         self.calls.get(action).copied().unwrap_or(0)
     }
+}
+
+/// A record of the run, made as ipamd's flight recorder makes it.
+pub struct Tape {
+    /// The lines so far.
+    pub lines: Vec<Line>,
+    /// Hears the decisions; the sink of the run's policy host.
+    pub seen: Arc<Collector>,
 }
 
 /// An event in the queue; events of one instant keep their order of arrival.
@@ -126,6 +141,10 @@ pub struct NodeSim {
     pub fences_fail: bool,
     /// What is on disk.
     pub disk: Option<Vec<u8>>,
+    /// Whether each checkpoint is written; without, only [`NodeSim::save`] writes, and long runs are faster.
+    pub keep_disk: bool,
+    /// The recorder, if it runs.
+    pub tape: Option<Tape>,
     times: HostTimes,
     begin: Ms,
     queue: BinaryHeap<Reverse<(Ms, u64, Queued)>>,
@@ -156,18 +175,27 @@ impl NodeSim {
             vpc.enis(0).iter().find(|e| e.mac == facts.primary_mac).map(|e| e.subnet_id.clone()).unwrap_or_default();
         let mut config = Config::new(&facts.instance_type, facts.max_enis, facts.ipv4_per_eni, &subnet);
         tune(&mut config);
+        NodeSim::resumed(vpc, facts, config, (BEGIN, BEGIN), None)
+    }
+
+    /// A node that goes on from a saved state at `now` of the pool's clock; the model's time began at `begin`.
+    pub fn resumed(
+        vpc: Vpc, facts: InstanceFacts, config: Config, (now, begin): (Ms, Ms), saved: Option<Saved>,
+    ) -> NodeSim {
         NodeSim {
-            node: Node::new(config.clone(), BEGIN, None),
+            node: Node::new(config.clone(), now, saved),
             vpc,
             facts,
-            now: BEGIN,
+            now,
             replies: BTreeMap::new(),
             trace: Trace::default(),
             dead: BTreeSet::new(),
             fences_fail: false,
             disk: None,
+            keep_disk: true,
+            tape: None,
             times: HostTimes::default(),
-            begin: BEGIN,
+            begin,
             queue: BinaryHeap::new(),
             order: 0,
             next_call: 0,
@@ -185,7 +213,15 @@ impl NodeSim {
 
     /// One event now; its effects are carried out.
     pub fn feed(&mut self, policies: &mut dyn Policies, event: Event) {
+        if let Some(tape) = &mut self.tape {
+            tape.lines.push(Line::Event { t: self.now, e: record::opaque(&event) });
+        }
         let effects = self.node.handle(self.now, event, policies);
+        if let Some(tape) = &mut self.tape {
+            let t = self.now;
+            let seen = tape.seen.take();
+            tape.lines.extend(seen.iter().map(|d| Line::Decision { t, d: Box::new(replay::recorded(d)) }));
+        }
         for effect in effects {
             self.carry_out(effect);
         }
@@ -196,22 +232,17 @@ impl NodeSim {
         match effect {
             Effect::Reply { call, reply } => self.on_reply(call, reply),
             Effect::Persist { seq } => {
-                let stamp = Stamp {
-                    instance: self.facts.instance.clone(),
-                    boot: self.boot_id(),
-                    clock: Clock {
-                        pool_ms: self.now,
-                        wall_ns: i64::try_from(self.now).unwrap_or(0) * 1_000_000,
-                        boottime_ms: self.now - self.begin,
-                    },
-                    previous_ipam: None,
-                };
-                self.disk = Some(self.node.encode(&stamp, &|b| b.len().to_string()).state);
+                if self.keep_disk {
+                    self.save();
+                }
                 self.later(self.times.persist, Event::Persisted { seq, error: None });
             }
             Effect::Ec2 { op, call } => {
                 *self.trace.calls.entry(call.action()).or_default() += 1;
-                if let wipam_core::cloud::Call::Unassign { eni, .. } = &call {
+                if call.mutates() {
+                    self.trace.log.push((self.now, call.clone()));
+                }
+                if let Call::Unassign { eni, .. } = &call {
                     *self.trace.releases.entry(eni.clone()).or_default() += 1;
                 }
                 let instance = self.facts.instance.clone();
@@ -243,8 +274,51 @@ impl NodeSim {
         }
     }
 
+    /// A header for the tape: the daemon begins (`complete`), or goes on with these policies.
+    pub fn mark(&mut self, policies: Vec<RecordedPolicy>, complete: bool) {
+        let stamp = self.stamp();
+        let state = self.node.encode(&stamp, &|b| b.len().to_string()).state;
+        let header = Header {
+            format: record::FORMAT.into(),
+            host: "simulated".into(),
+            instance: self.facts.instance.clone(),
+            daemon: env!("CARGO_PKG_VERSION").into(),
+            wit: "wipam:policy@0.1.0".into(),
+            t: self.now,
+            wall_ns: stamp.clock.wall_ns,
+            config: self.config.clone(),
+            policies,
+            complete,
+            state: saved::decode(&state).ok().map(record::opaque_state).map(Box::new),
+        };
+        if let Some(tape) = &mut self.tape {
+            tape.lines.push(Line::Header(Box::new(header)));
+        }
+    }
+
+    /// Writes the checkpoint as the node is now.
+    pub fn save(&mut self) {
+        let stamp = self.stamp();
+        self.disk = Some(self.node.encode(&stamp, &|b| b.len().to_string()).state);
+    }
+
+    fn stamp(&self) -> Stamp {
+        Stamp {
+            instance: self.facts.instance.clone(),
+            boot: self.boot_id(),
+            clock: Clock {
+                pool_ms: self.now,
+                wall_ns: i64::try_from(self.now).unwrap_or(0) * 1_000_000,
+                boottime_ms: self.now - self.begin,
+            },
+            previous_ipam: None,
+        }
+    }
+
     fn on_reply(&mut self, call: CallId, reply: Reply) {
-        if let Some(at) = self.asked.remove(&call) {
+        let asked = self.asked.remove(&call);
+        self.trace.answered.push((call, asked.map_or(0, |at| self.now - at)));
+        if let Some(at) = asked {
             match &reply {
                 Reply::Added { .. } => self.trace.waits.push(self.now - at),
                 Reply::Refused(error) => self.trace.failed.push(error.to_string()),
@@ -308,6 +382,21 @@ impl NodeSim {
         self.feed(policies, Event::Serving);
     }
 
+    /// An event that happened elsewhere, now. ADDs bring their own call numbers and deadlines.
+    pub fn replay(&mut self, policies: &mut dyn Policies, event: Event) {
+        match &event {
+            Event::Add { call, .. } => {
+                self.asked.insert(*call, self.now);
+                self.adds.push_back(self.now);
+            }
+            Event::Del { key, .. } => _ = self.dead.insert(key.container_id.clone()),
+            Event::Liveness { key, alive: false } => _ = self.dead.insert(key.container_id.clone()),
+            Event::Liveness { key, alive: true } => _ = self.dead.remove(&key.container_id),
+            _ => {}
+        }
+        self.feed(policies, event);
+    }
+
     /// The key of a container's eth0 on the VPC's network.
     pub fn key(&self, container: &str) -> Key {
         Key { network: self.config.network.clone(), container_id: container.into(), ifname: "eth0".into() }
@@ -363,13 +452,21 @@ impl NodeSim {
     /// # Panics
     /// When what the node itself wrote cannot be read.
     pub fn restart(&mut self, policies: &mut dyn Policies) {
+        self.begin_again();
+        self.serve(policies);
+    }
+
+    /// The same, before ipamd serves.
+    ///
+    /// # Panics
+    /// As [`NodeSim::restart`].
+    pub fn begin_again(&mut self) {
         self.queue.clear();
         let saved = self.disk.as_deref().map(|bytes| match saved::decode(bytes) {
             Ok(saved) => saved,
             Err(e) => panic!("the node's own state cannot be read: {e}"),
         });
         self.node = Node::new(self.config.clone(), self.now, saved);
-        self.serve(policies);
     }
 
     /// The node reboots: every sandbox is gone, the disk stays.
