@@ -39,7 +39,8 @@ fn exchange(mut stream: impl Read + Write, method: &str, path: &str, body: &str)
     stream.write_all(body.as_bytes())?;
     let mut answer = Vec::new();
     stream.read_to_end(&mut answer).with_context(|| format!("{method} {path}"))?;
-    let end = answer.windows(4).position(|w| w == b"\r\n\r\n").with_context(|| format!("{method} {path}: no answer"))?;
+    let end =
+        answer.windows(4).position(|w| w == b"\r\n\r\n").with_context(|| format!("{method} {path}: no answer"))?;
     let head = String::from_utf8_lossy(&answer[..end]).into_owned();
     let body = answer.split_off(end + 4);
     let status = head.split(' ').nth(1).unwrap_or_default();

@@ -55,9 +55,7 @@ fn archive(busybox: &[u8]) -> Result<Vec<u8>> {
         "rootfs": { "type": "layers", "diff_ids": [sha256(&layer)] }, "history": [],
     });
     let config = config.to_string().into_bytes();
-    let part = |media: &str, bytes: &[u8]| {
-        json!({ "mediaType": format!("application/vnd.oci.image.{media}"), "digest": sha256(bytes), "size": bytes.len() })
-    };
+    let part = |media: &str, bytes: &[u8]| json!({ "mediaType": format!("application/vnd.oci.image.{media}"), "digest": sha256(bytes), "size": bytes.len() });
     let manifest = json!({
         "schemaVersion": 2, "mediaType": "application/vnd.oci.image.manifest.v1+json",
         "config": part("config.v1+json", &config), "layers": [part("layer.v1.tar", &layer)],

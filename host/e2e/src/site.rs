@@ -213,8 +213,12 @@ fn name(dir: &Path) -> String {
 
 /// Ends the processes of the run in `dir` and takes away its mounts, cgroups and shim sockets.
 fn end(dir: &Path) -> Result<()> {
-    let sockets: Vec<_> =
-        fs::read_dir(dir).into_iter().flatten().flatten().flat_map(|node| shim_sockets(&node.path().join("ctd"))).collect();
+    let sockets: Vec<_> = fs::read_dir(dir)
+        .into_iter()
+        .flatten()
+        .flatten()
+        .flat_map(|node| shim_sockets(&node.path().join("ctd")))
+        .collect();
     kill_all(TAG, dir)?;
     for socket in sockets {
         let _ = fs::remove_file(socket);

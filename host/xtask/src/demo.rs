@@ -27,7 +27,9 @@ pub fn demo(args: &[String]) -> Result<(), String> {
     }
     let mut build = cargo();
     build.args(["build", "--quiet", "--bins"]);
-    CRATES.iter().for_each(|name| drop(build.args(["--package", name])));
+    for name in CRATES {
+        build.args(["--package", name]);
+    }
     println!("Building (the first time takes minutes) …");
     run("build", &mut build)?;
     let mut demo = cargo();

@@ -85,7 +85,7 @@ fn run(args: Args) -> Result<()> {
         };
         println!("Skipped: nodes, containers, pods that talk, a killed daemon ({why}).");
         println!("What runs anywhere: a node in virtual time, under several policies.\n");
-        offline::run()
+        offline::run(&cache)
     };
     if args.once {
         std::fs::remove_dir_all(&cache).with_context(|| format!("cannot remove {}", cache.display()))?;
@@ -112,7 +112,8 @@ fn online(args: Args, cache: &Path) -> Result<()> {
     })?;
     let mut story = Story::new(&cluster, cache);
     screen.step("Pods on both nodes, by way of the container runtime", || story.pods())?;
-    screen.step("They talk: on one node, across nodes, with the internet; a forged source does not", || story.talk())?;
+    screen
+        .step("They talk: on one node, across nodes, with the internet; a forged source does not", || story.talk())?;
     screen.step("More pods than one interface has addresses: a second one comes", || story.second_interface())?;
     screen.step("Another policy takes over while pods come and go", || story.swap())?;
     screen.step("Hostile policies are refused, or outlived", || story.hostile())?;

@@ -133,7 +133,8 @@ impl<'a> Story<'a> {
         const FORGED: &str = "10.0.0.250/32";
         from.nsenter(&["ip", "addr", "add", FORGED, "dev", "eth0"])?.ok()?;
         let before = self.counters()?;
-        let ping = from.nsenter(&["ping", "-I", "10.0.0.250", "-c", "2", "-i", "0.2", "-W", "1", &to.ip().to_string()])?;
+        let ping =
+            from.nsenter(&["ping", "-I", "10.0.0.250", "-c", "2", "-i", "0.2", "-W", "1", &to.ip().to_string()])?;
         from.nsenter(&["ip", "addr", "del", FORGED, "dev", "eth0"])?.ok()?;
         ensure!(ping.code != 0, "a forged source was answered: {}", ping.stdout);
         let dropped = |counters: &BTreeMap<String, u64>| counters.get("spoofed_dropped").copied().unwrap_or(0);
@@ -290,6 +291,8 @@ impl<'a> Story<'a> {
     /// ipamd of node a dies; pods do not notice, a DEL is not lost, and after its return all is as it was.
     pub fn kill(&mut self) -> Result<()> {
         let before = Self::leases(self.a)?;
+        // The flight recorder is memory: it begins anew with the next daemon.
+        std::fs::write(self.record(), self.a.record()?)?;
         let gone = self.on_a.pop().context("a pod")?;
         let name = gone.who().name.clone();
         let pid = self.a.kill_ipamd()?;
@@ -328,12 +331,14 @@ impl<'a> Story<'a> {
         Ok(())
     }
 
-    /// The record of node a, as it was and under another policy.
+    fn record(&self) -> PathBuf {
+        self.cache.join("node-a.record")
+    }
+
+    /// The record of node a until its daemon was killed, as it was and under another policy.
     pub fn replay(&mut self) -> Result<()> {
-        let record = self.cache.join("node-a.record");
-        let bytes = self.a.record()?;
-        std::fs::write(&record, &bytes)?;
-        say(format!("{} bytes of events and decisions: {}", bytes.len(), record.display()));
+        let record = self.record();
+        say(format!("{} bytes of events and decisions: {}", std::fs::metadata(&record)?.len(), record.display()));
         crate::offline::replay(&record)
     }
 }
