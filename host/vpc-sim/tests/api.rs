@@ -1,4 +1,5 @@
 //! The servers over real HTTP on loopback: signature shapes, error documents, lost replies, metadata, control surface.
+#![allow(clippy::unwrap_used)] // helpers of tests may panic as tests do
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;

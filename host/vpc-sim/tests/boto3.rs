@@ -1,5 +1,6 @@
 //! boto3 drives the API (`boto3/ec2.py`), and the same script drives moto, which keeps the script honest. The Python
 //! environment is made once, beside the build's other products.
+#![allow(clippy::unwrap_used)] // helpers of tests may panic as tests do
 
 use std::net::TcpListener as StdListener;
 use std::path::{Path, PathBuf};

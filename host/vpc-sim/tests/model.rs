@@ -1,4 +1,5 @@
 //! The model: single behaviours, and properties over random calls.
+#![allow(clippy::unwrap_used)] // helpers of tests may panic as tests do
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::Ipv4Addr;

@@ -1,6 +1,7 @@
 //! `cargo xtask demo`: what the demo needs, then the demo.
 
 use std::os::unix::process::CommandExt;
+use std::process::Command;
 
 use crate::packages;
 use crate::run::{cargo, is_root, run};
@@ -8,9 +9,6 @@ use crate::run::{cargo, is_root, run};
 /// Packages without which the demo has no nodes. Tests need some more.
 const NEEDED: [&str; 7] =
     ["busybox-static", "containerd", "containernetworking-plugins", "iproute2", "iputils-ping", "nftables", "runc"];
-
-/// Crates with the binaries that the demo starts. A development build is there sooner and quick enough.
-const CRATES: [&str; 5] = ["wipam-cni", "wipam-daemon", "wipam-e2e", "wipam-lab", "wipam-vpc-sim"];
 
 /// `cargo xtask demo [--keep] [--once]`.
 ///
@@ -25,15 +23,13 @@ pub fn demo(args: &[String]) -> Result<(), String> {
         // It runs what can be run without, and says what it skips.
         (false, false) => println!("missing: apt-get install -y --no-install-recommends {}", missing.join(" ")),
     }
-    let mut build = cargo();
-    build.args(["build", "--quiet", "--bins"]);
-    for name in CRATES {
-        build.args(["--package", name]);
-    }
+    // All binaries of the workspace, as the tests build them: another selection would choose other features and compile
+    // the EC2 SDK again. A development build is there sooner and quick enough.
     println!("Building (the first time takes minutes) …");
-    run("build", &mut build)?;
-    let mut demo = cargo();
-    demo.args(["run", "--quiet", "--package", "wipam-e2e", "--bin", "wipam-demo", "--"]).args(args);
+    run("build", cargo().args(["build", "--quiet", "--workspace", "--bins"]))?;
+    let here = std::env::current_exe().map_err(|e| format!("where is this program? {e}"))?;
+    let mut demo = Command::new(here.with_file_name("wipam-demo"));
+    demo.args(args);
     // In this process's place, so that a Ctrl-C reaches the demo alone and the shell waits until it has cleaned up.
-    Err(format!("cargo run: {}", demo.exec()))
+    Err(format!("wipam-demo: {}", demo.exec()))
 }
