@@ -219,6 +219,7 @@ impl Actor {
     /// How a segment begins now.
     fn header(&mut self, complete: bool) -> Header {
         let stamp = self.clock.stamp();
+        let empty = self.node.pristine();
         Header {
             format: FORMAT.into(),
             host: self.names.0.clone(),
@@ -230,7 +231,7 @@ impl Actor {
             config: self.node.config().clone(),
             policies: self.deciders.recorded(),
             complete,
-            state: self.store.opaque_state(&mut self.node, &self.clock).map(Box::new),
+            state: if empty { None } else { self.store.opaque_state(&mut self.node, &self.clock).map(Box::new) },
         }
     }
 

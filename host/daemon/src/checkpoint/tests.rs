@@ -78,12 +78,12 @@ struct World {
     clock: Clock,
     policies: First,
     next_call: CallId,
-    calls: BTreeMap<CallId, (Key, bool)>,
+    calls: BTreeMap<CallId, Key>,
     /// Leases whose ADD was answered and whose DEL was not asked for.
     given: BTreeMap<Key, IpAddr>,
     /// Leases whose DEL was answered after a good write.
     ended: BTreeSet<Key>,
-    storage_errors: usize,
+    doubtful: bool,
     problems: Vec<Problem>,
     from_aws: bool,
     dead: bool,
@@ -117,7 +117,7 @@ impl World {
             calls: BTreeMap::new(),
             given: BTreeMap::new(),
             ended: BTreeSet::new(),
-            storage_errors: 0,
+            doubtful: false,
             problems: found.problems,
             from_aws,
             dead: false,
@@ -155,7 +155,8 @@ impl World {
                 // A process that died in the write hears nothing more.
                 self.dead = result.is_err() && self.model.is_dead();
                 let error = result.err().map(|e| e.to_string());
-                self.storage_errors += usize::from(error.is_some());
+                // A write that failed late may still have reached the disk, with what was undone since.
+                self.doubtful = error.is_some();
                 Some(Event::Persisted { seq, error })
             }
             Effect::Reply { call, reply } => {
@@ -175,12 +176,12 @@ impl World {
     }
 
     fn heard(&mut self, call: CallId, reply: Reply) {
-        let Some((key, good)) = self.calls.remove(&call) else { return };
+        let Some(key) = self.calls.remove(&call) else { return };
         match reply {
             Reply::Added { addresses, .. } => {
                 self.given.insert(key, addresses[0].address.addr());
             }
-            Reply::Deleted { .. } if good && self.storage_errors == 0 => {
+            Reply::Deleted { .. } if !self.doubtful => {
                 self.ended.insert(key);
             }
             _ => {}
@@ -190,7 +191,7 @@ impl World {
     fn add(&mut self, n: u64) -> Option<IpAddr> {
         self.next_call += 1;
         let call = self.next_call;
-        self.calls.insert(call, (key(n), true));
+        self.calls.insert(call, key(n));
         self.ended.remove(&key(n));
         let add = Add {
             key: key(n),
@@ -207,9 +208,8 @@ impl World {
 
     fn del(&mut self, n: u64) {
         self.next_call += 1;
-        self.calls.insert(self.next_call, (key(n), true));
+        self.calls.insert(self.next_call, key(n));
         self.given.remove(&key(n));
-        self.storage_errors = 0;
         let (call, key) = (self.next_call, key(n));
         self.event(Event::Del { call, key, cause: "del".into(), network_removed: true });
     }
