@@ -69,7 +69,7 @@ fn main() -> ExitCode {
 
 /// Where files are kept between runs: beside the binaries, so that whatever removes those removes these.
 fn cache() -> PathBuf {
-    bin_dir().join("wipam-demo.d")
+    bin_dir().join("wipam-demo-files")
 }
 
 fn run(args: Args) -> Result<()> {
