@@ -7,8 +7,8 @@ pub mod vpc;
 pub mod world;
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use wipam_core::policy::{AnsweredBy, Setting, Slot, Verdict};
 use wipam_core::record::{self, RecordedPolicy};

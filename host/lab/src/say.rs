@@ -90,8 +90,10 @@ pub fn verdict(verdict: &Verdict) -> String {
     match verdict {
         Verdict::Accepted => "accepted".into(),
         Verdict::Partly(skipped) => {
-            let all: Vec<String> =
-                skipped.iter().map(|s| format!("action {} refused by guard {}: {}", s.action, s.guard, s.why)).collect();
+            let all: Vec<String> = skipped
+                .iter()
+                .map(|s| format!("action {} refused by guard {}: {}", s.action, s.guard, s.why))
+                .collect();
             all.join("; ")
         }
         Verdict::Refused { guard, why } => format!("REFUSED by guard {guard}: {why}"),

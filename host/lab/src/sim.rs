@@ -180,7 +180,11 @@ impl NodeSim {
 
     /// A node that goes on from a saved state at `now` of the pool's clock; the model's time began at `begin`.
     pub fn resumed(
-        vpc: Vpc, facts: InstanceFacts, config: Config, (now, begin): (Ms, Ms), saved: Option<Saved>,
+        vpc: Vpc,
+        facts: InstanceFacts,
+        config: Config,
+        (now, begin): (Ms, Ms),
+        saved: Option<Saved>,
     ) -> NodeSim {
         NodeSim {
             node: Node::new(config.clone(), now, saved),
@@ -276,7 +280,7 @@ impl NodeSim {
 
     /// A header for the tape: the daemon begins (`complete`), or goes on with these policies.
     pub fn mark(&mut self, policies: Vec<RecordedPolicy>, complete: bool) {
-        let stamp = self.stamp();
+        let (stamp, pristine) = (self.stamp(), self.node.pristine());
         let state = self.node.encode(&stamp, &|b| b.len().to_string()).state;
         let header = Header {
             format: record::FORMAT.into(),
@@ -289,7 +293,7 @@ impl NodeSim {
             config: self.config.clone(),
             policies,
             complete,
-            state: saved::decode(&state).ok().map(record::opaque_state).map(Box::new),
+            state: saved::decode(&state).ok().filter(|_| !pristine).map(record::opaque_state).map(Box::new),
         };
         if let Some(tape) = &mut self.tape {
             tape.lines.push(Line::Header(Box::new(header)));

@@ -123,8 +123,7 @@ impl Table {
         for (i, row) in self.rows.iter().enumerate() {
             let _ = writeln!(out, "| {} |", row.join(" | "));
             if i == 0 {
-                let rule: Vec<&str> =
-                    (0..row.len()).map(|c| if self.right(c) { "---:" } else { "---" }).collect();
+                let rule: Vec<&str> = (0..row.len()).map(|c| if self.right(c) { "---:" } else { "---" }).collect();
                 let _ = writeln!(out, "| {} |", rule.join(" | "));
             }
         }

@@ -144,14 +144,28 @@ fn try_gives_a_pod_its_own_address_back_and_shows_the_default_beside_it() {
     let common = ["--state", s(&state), "--instance-type", "t3.small", "--free", "1"];
     let try_it = |policy: &str, more: &[&str]| run(0, &[&["policy", "try", policy], &common[..], more].concat());
     let own = try_it("sticky-podref", &["--pod", "default/web-0", "--uid", "u0"]);
-    has(&own, &["1 held", "allocate:", "sticky-podref", "10.0.0.10", "reason", "default (native twin)", "the pod gets 10.0.0.10"]);
+    has(
+        &own,
+        &[
+            "1 held",
+            "allocate:",
+            "sticky-podref",
+            "10.0.0.10",
+            "reason",
+            "default (native twin)",
+            "the pod gets 10.0.0.10",
+        ],
+    );
     let new = try_it("sticky-podref", &["--pod", "default/new"]);
     has(&new, &["never used", "the pod gets 10.0.0.21"]);
     let sizer = try_it("warm-ip-target", &["--pod", "default/new", "--set", "warm=5"]);
     has(&sizer, &["plan:", "warm-ip-target", "addresses"]);
     let json = try_it("default", &["--pod", "default/new", "--json"]);
     let json: serde_json::Value = serde_json::from_str(&json).unwrap();
-    assert!(json["allocate"]["decision"]["reason"].is_string() && json["plan"]["default"]["answer"].is_string(), "{json}");
+    assert!(
+        json["allocate"]["decision"]["reason"].is_string() && json["plan"]["default"]["answer"].is_string(),
+        "{json}"
+    );
 }
 
 #[test]
@@ -211,7 +225,8 @@ fn status_shows_pool_leases_policies_and_decisions() {
     use wipam_core::event::Event;
     use wipam_lab::sim::NodeSim;
     use wipam_policy::{Document, Environment, HostOptions, PolicyHost};
-    let document = Document::parse("sizer: warm-ip-target\nallocator: sticky-podref\nshadow: {allocator: default}").unwrap();
+    let document =
+        Document::parse("sizer: warm-ip-target\nallocator: sticky-podref\nshadow: {allocator: default}").unwrap();
     let mut policies = PolicyHost::native(&document, Environment::default(), HostOptions::default()).unwrap();
     let mut sim = NodeSim::new(vpc(), "i-1", |_| ());
     sim.serve(&mut policies);
@@ -230,14 +245,24 @@ fn status_shows_pool_leases_policies_and_decisions() {
     let dir = tempfile::tempdir().unwrap();
     let socket = daemon(&dir, vec![("200 OK", body.to_string()), ("200 OK", decisions)]);
     let text = run(0, &["status", "--socket", s(&socket)]);
-    has(&text, &["node-a", "ready     yes", "Pool aws-cni", "1 held", "default/web-1", "held until 2026-01-02T03:14:05Z"]);
-    has(&text, &["sticky-podref", "warm-ip-target", "default: ", "Last decisions", "allocate", "guard     nothing refused"]);
+    has(
+        &text,
+        &["node-a", "ready     yes", "Pool aws-cni", "1 held", "default/web-1", "held until 2026-01-02T03:14:05Z"],
+    );
+    has(
+        &text,
+        &["sticky-podref", "warm-ip-target", "default: ", "Last decisions", "allocate", "guard     nothing refused"],
+    );
 }
 
 fn vpc() -> wipam_vpc_sim::model::Vpc {
     use wipam_vpc_sim::model::{InstanceConfig, SubnetConfig, Timing, Vpc, VpcConfig};
     Vpc::new(VpcConfig {
-        subnets: vec![SubnetConfig { id: "subnet-a".into(), cidr: "10.0.0.0/20".parse().unwrap(), ..SubnetConfig::default() }],
+        subnets: vec![SubnetConfig {
+            id: "subnet-a".into(),
+            cidr: "10.0.0.0/20".parse().unwrap(),
+            ..SubnetConfig::default()
+        }],
         instances: vec![InstanceConfig {
             id: "i-1".into(),
             instance_type: "t3.medium".into(),
@@ -259,7 +284,8 @@ fn a_record_is_written_proven_and_compared() {
     let record = s(&record);
     run(0, &["burst", "--instance-type", "t3.medium", "--pods", "6", "--churn", "6", "--record", record]);
     has(&run(0, &["replay", record, "--stats"]), &["proof    identical", "pod events/s", "warm-ip-target"]);
-    let both = ["replay", record, "--native", "--policy", "default", "--policy", "warm-ip-target", "--set", "minimum=9"];
+    let both =
+        ["replay", record, "--native", "--policy", "default", "--policy", "warm-ip-target", "--set", "minimum=9"];
     let text = run(0, &both);
     // `default` has no such knob.
     has(&text, &["warm-ip-target minimum=9"]);
@@ -273,7 +299,10 @@ fn a_comparison_shows_figures_and_where_runs_part() {
     let record = s(&record);
     run(0, &["burst", "--instance-type", "t3.medium", "--pods", "6", "--churn", "6", "--record", record]);
     let text = run(0, &["replay", record, "--native", "--policy", "default", "--policy", "warm-ip-target"]);
-    has(&text, &["address calls", "idle address-hours", "wait p99", "same address again", "default differs from recorded"]);
+    has(
+        &text,
+        &["address calls", "idle address-hours", "wait p99", "same address again", "default differs from recorded"],
+    );
     has(&text, &["EC2 call ", "CreateNetworkInterface"]);
     has(&run(0, &["replay", record, "--native", "--set", "warm=7"]), &["recorded warm=7"]);
     let json = run(0, &["replay", record, "--native", "--policy", "default", "--json"]);

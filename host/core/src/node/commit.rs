@@ -51,6 +51,11 @@ impl Node {
         self.commit.dirty = true;
     }
 
+    /// No checkpoint was ever asked for, and none is due.
+    pub(super) fn nothing_to_write(&self) -> bool {
+        self.commit.issued == 0 && !self.commit.dirty
+    }
+
     /// Something is to happen after the next checkpoint, which holds all that was changed until now.
     pub(super) fn after_commit(&mut self, ack: Ack) {
         self.commit.dirty = true;

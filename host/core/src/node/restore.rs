@@ -48,6 +48,11 @@ impl Node {
         node
     }
 
+    /// Whether it began without any saved state and nothing happened since: a record of it begins with none either.
+    pub fn pristine(&self) -> bool {
+        self.nothing_to_write() && self.leases.is_empty()
+    }
+
     fn restore(&mut self, now: Ms, saved: Saved) {
         self.parked.other = saved.other;
         self.memo = saved.memo;

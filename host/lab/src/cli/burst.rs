@@ -56,8 +56,12 @@ fn pace(text: &str) -> Result<(String, Ms), String> {
     let wrong = || format!("{text:?} is no pace; write all, 10/s, or 30s");
     let gap = match (text, text.strip_suffix("/s"), text.strip_suffix('s')) {
         ("all", ..) => 0,
-        (_, Some(n), _) => n.parse::<Ms>().ok().filter(|n| (1..=1_000).contains(n)).map(|n| 1_000 / n).ok_or_else(wrong)?,
-        (_, None, Some(n)) => n.parse::<Ms>().ok().filter(|n| (1..=3_600).contains(n)).map(|n| n * 1_000).ok_or_else(wrong)?,
+        (_, Some(n), _) => {
+            n.parse::<Ms>().ok().filter(|n| (1..=1_000).contains(n)).map(|n| 1_000 / n).ok_or_else(wrong)?
+        }
+        (_, None, Some(n)) => {
+            n.parse::<Ms>().ok().filter(|n| (1..=3_600).contains(n)).map(|n| n * 1_000).ok_or_else(wrong)?
+        }
         _ => return Err(wrong()),
     };
     let label = match gap {
@@ -73,7 +77,10 @@ const MOST_PODS: u32 = 5_000;
 
 pub fn run(args: &Burst, out: &mut dyn Write) -> Outcome {
     let kind = instance_types::lookup(&args.instance_type).ok_or_else(|| {
-        Failure::new(format!("instance type {} is not in the table; write it as EC2 does, e.g. m5.large", args.instance_type))
+        Failure::new(format!(
+            "instance type {} is not in the table; write it as EC2 does, e.g. m5.large",
+            args.instance_type
+        ))
     })?;
     let room = kind.cards.first().copied().unwrap_or(1) * (kind.ipv4_per_eni - 1);
     let pods = args.pods.unwrap_or(room);
@@ -110,7 +117,12 @@ pub fn run(args: &Burst, out: &mut dyn Write) -> Outcome {
     if args.markdown {
         write!(out, "{}", table.markdown())?;
     } else {
-        writeln!(out, "0 to {pods} pods on {}, EC2 calls from the daemon's start to {} after the last pod", args.instance_type, span(120_000))?;
+        writeln!(
+            out,
+            "0 to {pods} pods on {}, EC2 calls from the daemon's start to {} after the last pod",
+            args.instance_type,
+            span(120_000)
+        )?;
         write!(out, "{}", table.text(0))?;
     }
     Ok(OK)
@@ -135,8 +147,18 @@ fn quantile(waits: &[Ms], percent: usize) -> Ms {
 
 fn table(rows: &[(String, Sizer, Cost)]) -> Table {
     let mut table = Table::new([
-        "pods come", "sizer", "address calls", "create", "assign", "attach", "modify", "unassign", "wait p50", "wait max",
-        "without", "free at rest",
+        "pods come",
+        "sizer",
+        "address calls",
+        "create",
+        "assign",
+        "attach",
+        "modify",
+        "unassign",
+        "wait p50",
+        "wait max",
+        "without",
+        "free at rest",
     ]);
     for (label, sizer, cost) in rows {
         table.row([

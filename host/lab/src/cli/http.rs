@@ -28,7 +28,9 @@ pub fn get(socket: &str, page: &str) -> Result<Vec<u8>, Failure> {
     })?;
     match status {
         200 => Ok(body),
-        404 => Err(Failure::new(format!("ipamd at {socket} has no page {page}: it is of another version than this wipam"))),
+        404 => {
+            Err(Failure::new(format!("ipamd at {socket} has no page {page}: it is of another version than this wipam")))
+        }
         _ => Err(Failure::new(format!("ipamd at {socket} answers {status}: {}", reason(&body)))),
     }
 }
@@ -82,7 +84,10 @@ fn parse(answer: &[u8]) -> Result<(u16, Vec<u8>), String> {
         .and_then(|rest| rest.split(' ').nth(1)?.parse().ok())
         .ok_or_else(|| format!("its first line is {status:?}"))?;
     let header = |name: &str| {
-        head.split("\r\n").filter_map(|l| l.split_once(':')).find(|(n, _)| n.eq_ignore_ascii_case(name)).map(|(_, v)| v.trim())
+        head.split("\r\n")
+            .filter_map(|l| l.split_once(':'))
+            .find(|(n, _)| n.eq_ignore_ascii_case(name))
+            .map(|(_, v)| v.trim())
     };
     let body = &answer[end + 4..];
     if header("transfer-encoding").is_some_and(|v| v.eq_ignore_ascii_case("chunked")) {
@@ -119,7 +124,8 @@ mod tests {
     fn answers_whole_chunked_and_broken() {
         let ok = parse(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nhi").unwrap();
         assert_eq!(ok, (200, b"hi".to_vec()));
-        let chunked = parse(b"HTTP/1.1 503 X\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nhi\r\n1;x\r\n!\r\n0\r\n\r\n").unwrap();
+        let chunked =
+            parse(b"HTTP/1.1 503 X\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nhi\r\n1;x\r\n!\r\n0\r\n\r\n").unwrap();
         assert_eq!(chunked, (503, b"hi!".to_vec()));
         for broken in [&b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nhi"[..], b"ssh-2.0", b"", b"junk\r\n\r\n"] {
             assert!(parse(broken).is_err());

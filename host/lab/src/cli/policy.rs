@@ -92,7 +92,11 @@ fn print_inspection(label: &str, seen: &Inspection, out: &mut dyn Write) -> Resu
     if let Some(m) = &seen.metadata {
         writeln!(out, "name      {} {}", plain(&m.name), plain(&m.version))?;
         writeln!(out, "summary   {}", plain(&m.summary))?;
-        writeln!(out, "memo      {}", if m.memo_schema == 0 { "none".into() } else { format!("schema {}", m.memo_schema) })?;
+        writeln!(
+            out,
+            "memo      {}",
+            if m.memo_schema == 0 { "none".into() } else { format!("schema {}", m.memo_schema) }
+        )?;
         print_knobs(&m.knobs, out)?;
     }
     match &seen.refusal {
@@ -160,7 +164,13 @@ fn run_check(args: &Check, out: &mut dyn Write) -> Outcome {
         return Ok(code);
     }
     for (slot, gates, ok) in &results {
-        writeln!(out, "{} as {}: {}", source.label(), slot.as_str(), if *ok { "passes every gate" } else { "REFUSED" })?;
+        writeln!(
+            out,
+            "{} as {}: {}",
+            source.label(),
+            slot.as_str(),
+            if *ok { "passes every gate" } else { "REFUSED" }
+        )?;
         print_gates(gates, out)?;
     }
     Ok(code)

@@ -123,13 +123,20 @@ pub fn run(args: &Replay, out: &mut dyn Write) -> Outcome {
         runs = compare(&recording, &shelf, others, args.native)?;
     }
     let report = Report { args, recording: &recording, proof, runs };
-    if args.json { report.json(out)? } else { report.text(out)? }
+    if args.json {
+        report.json(out)?
+    } else {
+        report.text(out)?
+    }
     Ok(report.code())
 }
 
 /// The policies to compare with, each under its name.
 fn others(
-    recording: &Recording, shelf: &Shelf, sources: &[Source], settings: &Written,
+    recording: &Recording,
+    shelf: &Shelf,
+    sources: &[Source],
+    settings: &Written,
 ) -> Result<Vec<(String, Candidate)>, Failure> {
     let recorded = recording.header().map(|h| h.policies.clone()).unwrap_or_default();
     let suffix: Vec<String> = settings.iter().map(|(k, v)| format!("{k}={}", super::policy::value(v))).collect();
@@ -165,7 +172,11 @@ fn known_knob<'a>(settings: &Written, knobs: impl Iterator<Item = &'a str>) -> R
 /// A policy in each slot it fills, with those settings that it has knobs for; the recorded one stays in the other slot.
 /// Adds its knobs, and says whether any setting was for it.
 fn candidate(
-    shelf: &Shelf, recorded: &[RecordedPolicy], source: &Source, settings: &Written, knobs: &mut Vec<String>,
+    shelf: &Shelf,
+    recorded: &[RecordedPolicy],
+    source: &Source,
+    settings: &Written,
+    knobs: &mut Vec<String>,
 ) -> Result<(Candidate, bool), Failure> {
     let fills = source.fills();
     if fills.is_empty() {
@@ -187,7 +198,10 @@ fn candidate(
 
 /// The recorded policies first, then the others.
 fn compare(
-    recording: &Recording, shelf: &Shelf, others: Vec<(String, Candidate)>, native: bool,
+    recording: &Recording,
+    shelf: &Shelf,
+    others: Vec<(String, Candidate)>,
+    native: bool,
 ) -> Result<Vec<Played>, Failure> {
     let as_recorded = |policies: &[RecordedPolicy]| shelf.candidate(policies, &Written::new());
     let mut choices = vec![("recorded".to_owned(), Choice::Recorded(&as_recorded))];
@@ -244,7 +258,10 @@ impl Report<'_> {
         }
         for run in &self.runs {
             if run.unanswered > 0 {
-                notes.push(format!("{}: {} ADDs were still waiting at the end, or lost to a restart", run.label, run.unanswered));
+                notes.push(format!(
+                    "{}: {} ADDs were still waiting at the end, or lost to a restart",
+                    run.label, run.unanswered
+                ));
             }
         }
         notes
@@ -301,7 +318,11 @@ impl Report<'_> {
                 proof.compared, proof.events
             )?,
             Some(first) => {
-                writeln!(out, "proof    DIFFERS: {} of {} decisions{part}; the first:", proof.different, proof.compared)?;
+                writeln!(
+                    out,
+                    "proof    DIFFERS: {} of {} decisions{part}; the first:",
+                    proof.different, proof.compared
+                )?;
                 say_difference(first, wall, out)?;
             }
         }
@@ -409,7 +430,9 @@ fn comparison(runs: &[Played]) -> Table {
     row("guard rejections", &|r| r.guard.to_string());
     row("policy faults", &|r| r.faults.to_string());
     row("decisions", &|r| r.decisions.to_string());
-    row("fuel per decision", &|r| r.fuel.checked_div(r.decisions).filter(|f| *f > 0).map_or("-".into(), |f| f.to_string()));
+    row("fuel per decision", &|r| {
+        r.fuel.checked_div(r.decisions).filter(|f| *f > 0).map_or("-".into(), |f| f.to_string())
+    });
     table
 }
 

@@ -81,9 +81,11 @@ fn print(page: &Page, decisions: &[Decision], out: &mut dyn Write) -> Result<(),
         let text = match value {
             Value::String(s) => s.clone(),
             Value::Array(all) if all.is_empty() => continue,
-            Value::Array(all) => {
-                all.iter().map(|v| v.as_str().map_or_else(|| v.to_string(), str::to_owned)).collect::<Vec<_>>().join("; ")
-            }
+            Value::Array(all) => all
+                .iter()
+                .map(|v| v.as_str().map_or_else(|| v.to_string(), str::to_owned))
+                .collect::<Vec<_>>()
+                .join("; "),
             Value::Null | Value::Bool(_) | Value::Object(_) => continue,
             Value::Number(n) => n.to_string(),
         };
@@ -124,12 +126,30 @@ fn pools(node: &Status, out: &mut dyn Write) -> Result<(), Failure> {
         writeln!(
             out,
             "\nPool {} ({}): {} addresses: {} assigned, {} free, {} cooling, {} reserved, {} held, {} suspect; {} on their way, {} going",
-            pool.network, pool.kind, c.total, c.assigned, c.free, c.cooling, c.reserved, c.held, c.suspect, c.assigning, c.releasing
+            pool.network,
+            pool.kind,
+            c.total,
+            c.assigned,
+            c.free,
+            c.cooling,
+            c.reserved,
+            c.held,
+            c.suspect,
+            c.assigning,
+            c.releasing
         )?;
-        let mut table = Table::new(["ENI", "DEVICE", "SLOTS", "USED", "ASSIGNED", "FREE", "COOLING", "RESERVED", "HELD", "MARKS"]);
+        let mut table =
+            Table::new(["ENI", "DEVICE", "SLOTS", "USED", "ASSIGNED", "FREE", "COOLING", "RESERVED", "HELD", "MARKS"]);
         for e in &pool.enis {
             let numbers = [
-                u32::from(e.device_index), e.slots.into(), e.slots_used.into(), e.assigned, e.free, e.cooling, e.reserved, e.held,
+                u32::from(e.device_index),
+                e.slots.into(),
+                e.slots_used.into(),
+                e.assigned,
+                e.free,
+                e.cooling,
+                e.reserved,
+                e.held,
             ];
             let cells = std::iter::once(e.id.clone()).chain(numbers.map(|n| n.to_string())).chain([marks(e.marks)]);
             table.row(cells);
@@ -184,7 +204,12 @@ fn trouble(node: &Status, wall: &Wall, out: &mut dyn Write) -> Result<(), Failur
     }
     if !node.carried.is_empty() {
         let all: Vec<String> = node.carried.iter().take(8).map(ToString::to_string).collect();
-        writeln!(out, "carried   {} addresses on the host's links that no lease has: {}", node.carried.len(), all.join(", "))?;
+        writeln!(
+            out,
+            "carried   {} addresses on the host's links that no lease has: {}",
+            node.carried.len(),
+            all.join(", ")
+        )?;
     }
     Ok(())
 }

@@ -107,8 +107,7 @@ impl Scene {
     fn of(file: StateFile, args: &Try) -> Result<Scene, Failure> {
         let (saved, aws, about) = match file {
             StateFile::Ours(saved) => {
-                let about =
-                    format!("state.json of {}, written {}", saved.instance, utc_ns(saved.clock.wall_ns.into()));
+                let about = format!("state.json of {}, written {}", saved.instance, utc_ns(saved.clock.wall_ns.into()));
                 (*saved, None, about)
             }
             StateFile::Aws(file) => (Saved::default(), Some(file), "ipam.json of an AWS daemon".to_owned()),
@@ -117,7 +116,9 @@ impl Scene {
         let limits = match &args.instance_type {
             Some(name) => {
                 let kind = instance_types::lookup(name).ok_or_else(|| {
-                    Failure::new(format!("instance type {name} is not in the table; write it as EC2 does, e.g. m5.large"))
+                    Failure::new(format!(
+                        "instance type {name} is not in the table; write it as EC2 does, e.g. m5.large"
+                    ))
                 })?;
                 Some((kind.cards.first().copied().unwrap_or(1) as u16, kind.ipv4_per_eni as u16 - 1))
             }
@@ -257,7 +258,8 @@ impl Policies for Tap {
 
 fn ask(scene: &Scene, pod: &PodRef, host: PolicyHost) -> Asked {
     let mut tap = Tap { host, allocate: None, plan: None, armed: false };
-    let mut table = Bench { node: scene.node(), now: scene.now, enis: &scene.enis, pod, reply: None, growth: Vec::new() };
+    let mut table =
+        Bench { node: scene.node(), now: scene.now, enis: &scene.enis, pod, reply: None, growth: Vec::new() };
     table.feed(&mut tap, Event::Metadata { enis: scene.enis.clone() });
     let counts = table.node.pool().counts();
     let key = Key { network: scene.config.network.clone(), container_id: "tried".into(), ifname: "eth0".into() };
@@ -326,17 +328,10 @@ impl Bench<'_> {
             Effect::Fence { ticket, .. } => queue.push_back(Event::Fenced { ticket, error: None }),
             Effect::TearDown { ticket, .. } => queue.push_back(Event::TornDown { ticket, error: None }),
             Effect::CheckAlive { targets } => {
-                let own: Vec<Key> = self
-                    .node
-                    .leases()
-                    .iter()
-                    .filter(|l| l.pod.same_name(self.pod))
-                    .map(|l| l.key.clone())
-                    .collect();
+                let own: Vec<Key> =
+                    self.node.leases().iter().filter(|l| l.pod.same_name(self.pod)).map(|l| l.key.clone()).collect();
                 // A pod that asks again has lost its old sandbox; all others live.
-                queue.extend(
-                    targets.into_iter().map(|t| Event::Liveness { alive: !own.contains(&t.key), key: t.key }),
-                );
+                queue.extend(targets.into_iter().map(|t| Event::Liveness { alive: !own.contains(&t.key), key: t.key }));
             }
             Effect::SetUpEni { eni, .. } => queue.push_back(Event::EniReady { eni: eni.id, error: None }),
             Effect::RemoveEni { .. } | Effect::Note(_) => {}
@@ -376,10 +371,15 @@ impl Report<'_> {
                 format!("the pod gets {}", all.join(" and "))
             }
             Some(Reply::Refused(error)) => match error.until() {
-                Some(until) => format!("the pod is refused: {}", error.to_string().replace(&until.to_string(), &self.scene.wall.utc(until))),
+                Some(until) => format!(
+                    "the pod is refused: {}",
+                    error.to_string().replace(&until.to_string(), &self.scene.wall.utc(until))
+                ),
                 None => format!("the pod is refused: {error}"),
             },
-            _ if self.asked.growth.is_empty() => "the pod waits: nothing is assignable, and nothing is asked of EC2".into(),
+            _ if self.asked.growth.is_empty() => {
+                "the pod waits: nothing is assignable, and nothing is asked of EC2".into()
+            }
             _ => format!("the pod waits for EC2 ({})", self.asked.growth.join(", ")),
         }
     }

@@ -93,8 +93,14 @@ impl<'a> Player<'a> {
 /// # Errors
 /// A recorded policy is not at hand.
 pub fn prove(recording: &Recording, shelf: &Shelf, native: bool, watch: &Watch<'_>) -> Result<Proof, ShelfError> {
-    let begun = Instant::now();
     let lines = &recording.lines;
+    // Compiled once, and not counted as playing.
+    for line in lines {
+        if let Line::Header(h) = line {
+            shelf.candidate(&h.policies, &Written::new())?;
+        }
+    }
+    let begun = Instant::now();
     let from_start = recording.header().is_some_and(|h| h.complete);
     let mut proof = Proof {
         events: 0,
@@ -127,10 +133,8 @@ pub fn prove(recording: &Recording, shelf: &Shelf, native: bool, watch: &Watch<'
                 }
                 let _ = p.node.handle(*t, e.clone(), &mut p.host);
                 proof.events += 1;
-                proof.pod_events += u64::from(matches!(
-                    e,
-                    wipam_core::event::Event::Add { .. } | wipam_core::event::Event::Del { .. }
-                ));
+                proof.pod_events +=
+                    u64::from(matches!(e, wipam_core::event::Event::Add { .. } | wipam_core::event::Event::Del { .. }));
                 // Where a record is cut, decisions of its last event may be missing.
                 let cut = at == lines.len() && recording.end != End::Whole;
                 compare(&mut proof, (from, *t), &lines[from..at], &p.seen.take(), native, cut);
@@ -161,7 +165,11 @@ fn swapped_already<'a>(in_charge: &[RecordedPolicy], decisions: &[Line], ahead: 
 }
 
 fn compare(
-    proof: &mut Proof, (line, at): (usize, Ms), recorded_lines: &[Line], played: &[wipam_policy::Decision], native: bool,
+    proof: &mut Proof,
+    (line, at): (usize, Ms),
+    recorded_lines: &[Line],
+    played: &[wipam_policy::Decision],
+    native: bool,
     cut: bool,
 ) {
     let then = recorded_lines.iter().filter_map(|l| match l {

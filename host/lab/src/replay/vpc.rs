@@ -18,7 +18,6 @@ use super::reading::Recording;
 /// Model time from the VPC's beginning to that of the record: interfaces are attached by then.
 const BEFORE: Ms = 60_000;
 
-
 /// The VPC, the instance's facts, and the instant of the pool's clock at which model time began.
 pub struct Scene {
     /// The VPC.
@@ -42,7 +41,9 @@ fn seen(recording: &Recording) -> Seen {
     for line in &recording.lines {
         let Line::Event { e, .. } = line else { continue };
         match e {
-            Event::Ec2 { result: Ok(cloud::Reply::Enis(all)), .. } | Event::Metadata { enis: all } if !all.is_empty() => {
+            Event::Ec2 { result: Ok(cloud::Reply::Enis(all)), .. } | Event::Metadata { enis: all }
+                if !all.is_empty() =>
+            {
                 _ = enis.get_or_insert_with(|| all.clone());
             }
             Event::Ec2 { result: Ok(cloud::Reply::Subnets(all)), .. } => {
@@ -134,7 +135,8 @@ fn call(vpc: &mut Vpc, what: &str, request: &Request) -> Result<Response, String
 fn put(vpc: &mut Vpc, instance: &str, eni: &EniFacts) -> Result<(), String> {
     let named = Wanted { addresses: eni.addresses.clone(), ..Wanted::default() };
     let id = if eni.device == Some(0) {
-        let found = vpc.enis(0).iter().find(|e| e.works_on(instance) || e.primary() == eni.primary).map(|e| e.id.clone());
+        let found =
+            vpc.enis(0).iter().find(|e| e.works_on(instance) || e.primary() == eni.primary).map(|e| e.id.clone());
         let id = found.ok_or("the simulated instance has no primary interface")?;
         if !eni.addresses.is_empty() {
             assign(vpc, &id, named)?;
@@ -163,8 +165,7 @@ fn put(vpc: &mut Vpc, instance: &str, eni: &EniFacts) -> Result<(), String> {
 }
 
 fn assign(vpc: &mut Vpc, id: &str, wanted: Wanted) -> Result<(), String> {
-    let request =
-        AssignPrivateIpAddresses { network_interface_id: id.into(), wanted, allow_reassignment: false };
+    let request = AssignPrivateIpAddresses { network_interface_id: id.into(), wanted, allow_reassignment: false };
     call(vpc, id, &Request::AssignPrivateIpAddresses(request)).map(|_| ())
 }
 

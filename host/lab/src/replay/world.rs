@@ -121,11 +121,19 @@ impl World<'_> {
         self.sim.run_until(&mut self.tap, header.t);
         self.observe();
         self.guard_before = self.guard();
+        self.count_host();
         self.tap.host = host(&self.choice.candidate(header)?, &self.seen, fuel);
         self.run += 1;
         self.sim.save();
         self.sim.begin_again();
         Ok(())
+    }
+
+    /// Adds what the policy host has counted; it ends with the daemon's run.
+    fn count_host(&mut self) {
+        let status = self.tap.host.status();
+        self.played.faults += status.faults.values().sum::<u64>();
+        self.played.decisions += status.allocator.decisions + status.sizer.decisions;
     }
 
     fn guard(&self) -> u64 {
@@ -215,6 +223,7 @@ impl World<'_> {
             self.played.idle_ms += u128::from(last.total - last.assigned) * ms;
         }
         let guard = self.guard();
+        self.count_host();
         let mut played = self.played;
         played.unanswered = self.open.len() as u32;
         for (no, open) in self.open {
@@ -224,10 +233,7 @@ impl World<'_> {
         played.calls = self.sim.trace.calls.clone();
         played.errors = self.sim.trace.errors.clone();
         played.guard = guard;
-        let status = self.tap.host.status();
-        played.faults = self.seen.faults().max(status.faults.values().sum());
         played.fuel = self.seen.fuel();
-        played.decisions = self.seen.decisions().max(status.allocator.decisions + status.sizer.decisions);
         played.took = begun.elapsed();
         played
     }
@@ -280,14 +286,17 @@ fn from_outside(event: &Event) -> bool {
 /// # Errors
 /// [`WorldError`].
 pub fn play(
-    recording: &Recording, label: &str, choice: &Choice<'_>, fuel: bool, watch: &Watch<'_>,
+    recording: &Recording,
+    label: &str,
+    choice: &Choice<'_>,
+    fuel: bool,
+    watch: &Watch<'_>,
 ) -> Result<Played, WorldError> {
     let begun = Instant::now();
     let header = recording.header().ok_or(WorldError::NoHeader)?;
     let scene = vpc::scene(recording, header).map_err(WorldError::Vpc)?;
     let seen = Collector::new(false);
-    let tap =
-        Tap { host: host(&choice.candidate(header)?, &seen, fuel), reasons: HashMap::new(), plan: String::new() };
+    let tap = Tap { host: host(&choice.candidate(header)?, &seen, fuel), reasons: HashMap::new(), plan: String::new() };
     let state = header.state.as_deref().cloned();
     let mut sim = NodeSim::resumed(scene.vpc, scene.facts, header.config.clone(), (header.t, scene.begin), state);
     sim.keep_disk = false;
