@@ -30,7 +30,10 @@ fn options() -> Options {
         }],
     });
     Options {
-        env: vec![("IP_COOLDOWN_PERIOD".into(), "2".into())],
+        // With netfilter on bridges, packets of the second network would be taken for ones that leave the VPC.
+        env: [("IP_COOLDOWN_PERIOD", "2"), ("AWS_VPC_K8S_CNI_EXCLUDE_SNAT_CIDRS", "192.168.77.0/24")]
+            .map(|(name, value)| (name.into(), value.into()))
+            .into(),
         policies: Some(POLICIES.into()),
         networks: vec![("20-storage.conflist".into(), storage)],
         ..Options::default()
