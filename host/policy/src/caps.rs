@@ -70,10 +70,10 @@ pub(crate) fn cut_plan(plan: &mut PlanDecision, rows_offered: usize) -> Result<(
         return over("actions in a plan", plan.actions.len(), ACTIONS);
     }
     for action in &plan.actions {
-        if let wipam_core::policy::Action::ReleaseRows(rows) = action {
-            if rows.len() > rows_offered {
-                return over("rows in one release", rows.len(), rows_offered);
-            }
+        if let wipam_core::policy::Action::ReleaseRows(rows) = action
+            && rows.len() > rows_offered
+        {
+            return over("rows in one release", rows.len(), rows_offered);
         }
     }
     match &plan.memo {

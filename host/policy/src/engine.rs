@@ -51,7 +51,7 @@ impl Default for EngineLimits {
         EngineLimits {
             fuel: 20_000_000,
             answer_bytes: 256 << 10,
-            deadline: Duration::from_millis(200),
+            deadline: Duration::from_secs(1),
             tick: Duration::from_millis(5),
             memory_bytes: 16 << 20,
             instances: 8,

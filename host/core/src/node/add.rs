@@ -727,13 +727,15 @@ impl Node {
                 kind => AddError::Cloud { op: op.into(), code: kind.code().into(), until },
             };
         }
+        if self.assigning() == 0
+            && let Some(error) = self.barrier_error()
+        {
+            return error;
+        }
         if self.growth_possible(now) {
             let (waiting, _) = self.waits.vpc_demand();
             let what = format!("{} addresses are being asked for from EC2, {waiting} pods wait", self.assigning());
             return AddError::Growing { what };
-        }
-        if let Some(error) = self.barrier_error(now) {
-            return error;
         }
         self.explain_pool(0)
     }

@@ -246,6 +246,15 @@ impl Node {
             .map(|((op, subnet), b)| (*op, subnet.as_str(), b))
     }
 
+    /// Back-off of growth since the last success, over or not.
+    pub(super) fn growth_failures(&self) -> impl Iterator<Item = (&'static str, &str, &Barrier)> {
+        self.cloud
+            .barriers
+            .iter()
+            .filter(|((op, _), _)| matches!(*op, "attach" | "grow" | "blocks"))
+            .map(|((op, subnet), b)| (*op, subnet.as_str(), b))
+    }
+
     pub(super) fn usable_after(&self, subnet: &str, now: Ms) -> Ms {
         let of = |op| self.barrier(now, op, subnet).filter(|b| b.code == "subnet-exhausted").map_or(0, |b| b.until);
         of("grow").max(of("attach"))

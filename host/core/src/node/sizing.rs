@@ -555,7 +555,9 @@ impl Node {
     }
 
     /// The most telling reason why growth rests, as an ADD's error.
-    pub(super) fn barrier_error(&self, now: Ms) -> Option<AddError> {
+    ///
+    /// Back-off that has just ended counts as long as no call succeeded: the next one will most likely fail as well.
+    pub(super) fn barrier_error(&self) -> Option<AddError> {
         let c = self.counts(0);
         let full = self.check_cap(1, &Draft::default()).is_err()
             || (self.enis_taken() >= self.max_enis()
@@ -563,7 +565,7 @@ impl Node {
         if full && c.assigning == 0 {
             return None;
         }
-        let (op, subnet, b) = self.barriers(now).find(|(op, ..)| matches!(*op, "attach" | "grow" | "blocks"))?;
+        let (op, subnet, b) = self.growth_failures().max_by_key(|(.., b)| b.until)?;
         let (op, subnet, until) = (op.to_string(), subnet.to_string(), b.until);
         Some(match b.code {
             "throttled" => AddError::Throttled { op, until },
