@@ -177,7 +177,6 @@ impl Actor {
                 }
                 let before = self.calls.len();
                 self.handle(Event::Persisted { seq, error });
-                #[expect(clippy::cast_precision_loss, reason = "a count of calls under way")]
                 self.metrics.observe("wipam_checkpoint_changes", &[], before.saturating_sub(self.calls.len()) as f64);
             }
             Input::Drain { until, done } => self.draining = Some((Stopwatch::start(), until, done)),

@@ -196,8 +196,8 @@ struct Started {
 impl Starter<'_> {
     /// Waits for EC2, metadata and the kernel, whatever it takes, and starts the state machine.
     async fn start(&self) -> Started {
-        let Connected { cloud, facts } =
-            self.insist("instance metadata", || self.world.connect(self.settings, self.metrics.clone())).await;
+        let connect = || self.world.connect(self.settings, self.metrics.clone());
+        let Connected { facts, .. } = self.insist("instance metadata", connect).await;
         let instance =
             self.insist("what EC2 says of this instance", async || facts.instance().await.map_err(|e| chain(&e))).await;
         let attached =
@@ -207,6 +207,9 @@ impl Starter<'_> {
             spawn_blocking(move || links.set_up_node(&instance)).await.map_err(|e| e.to_string())?
         })
         .await;
+        // Source NAT begins with the step above and changes the ports of connections that are already open: the first
+        // call over one of them would get no answer.
+        let Connected { cloud, facts } = self.insist("instance metadata", connect).await;
         let (deciders, watch) =
             self.insist("the policy host", async || self.world.deciders(self.settings, self.metrics.clone())).await;
         let (node, store, clock) = self.restore(&instance, &attached).await;

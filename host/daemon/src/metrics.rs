@@ -73,7 +73,6 @@ impl Metrics {
     }
 
     /// Sets a gauge.
-    #[expect(clippy::cast_precision_loss, reason = "the exposition knows floats only; our numbers are far below 2^53")]
     pub fn set(&self, name: &'static str, labels: &[(&str, &str)], value: u64) {
         self.with(name, labels, |v| v.0 = value as f64);
     }

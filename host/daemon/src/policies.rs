@@ -168,7 +168,6 @@ impl Sink {
 }
 
 impl DecisionSink for Sink {
-    #[expect(clippy::cast_precision_loss, reason = "sums of fuel and nanoseconds for a chart")]
     fn decided(&self, d: &Decision) {
         let slot = d.slot.as_str();
         let labels = [("slot", slot), ("call", call_name(d.call)), ("by", rung(d.by))];

@@ -96,7 +96,6 @@ pub fn chain(error: &dyn std::error::Error) -> String {
 
 fn ec2_settings(settings: &Settings) -> wipam_ec2::Settings {
     let cloud = &settings.cloud;
-    #[expect(clippy::cast_precision_loss, reason = "at most 1000")]
     let rate = cloud.rate as f64;
     wipam_ec2::Settings {
         ec2_endpoint: cloud.ec2_endpoint.clone(),

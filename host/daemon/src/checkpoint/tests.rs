@@ -206,6 +206,12 @@ impl World {
         self.given.get(&key(n)).copied()
     }
 
+    fn add_three(&mut self) {
+        for n in 1..=3 {
+            self.add(n).unwrap();
+        }
+    }
+
     fn del(&mut self, n: u64) {
         self.next_call += 1;
         self.calls.insert(self.next_call, key(n));
@@ -264,7 +270,7 @@ fn every_bad_state_file_is_set_aside_and_the_previous_copy_serves() {
     };
     let cases: [(&str, Vec<u8>); 6] = {
         let mut world = World::new();
-        (1..=3).for_each(|n| drop(world.add(n)));
+        world.add_three();
         let good = world.file(STATE);
         [
             ("malformed", cut(&good)),
@@ -277,7 +283,7 @@ fn every_bad_state_file_is_set_aside_and_the_previous_copy_serves() {
     };
     for (reason, bytes) in cases {
         let mut world = World::new();
-        (1..=3).for_each(|n| drop(world.add(n)));
+        world.add_three();
         world.put(STATE, &bytes);
         let mut world = world.restart();
         assert_eq!(world.problems.len(), 1, "{reason}: {:?}", world.problems);
@@ -293,7 +299,7 @@ fn every_bad_state_file_is_set_aside_and_the_previous_copy_serves() {
 #[test]
 fn with_both_copies_bad_the_aws_file_still_names_the_pods() {
     let mut world = World::new();
-    (1..=3).for_each(|n| drop(world.add(n)));
+    world.add_three();
     world.put(STATE, b"");
     world.put("/lib/state.json.prev", b"{");
     let world = world.restart();
@@ -315,7 +321,7 @@ fn a_bad_ipam_json_is_set_aside_and_our_state_serves() {
         ),
     ] {
         let mut world = World::new();
-        (1..=3).for_each(|n| drop(world.add(n)));
+        world.add_three();
         world.put(IPAM, bytes);
         let world = world.restart();
         assert_eq!(world.problems[0].reason, reason, "{:?}", world.problems);
@@ -399,7 +405,9 @@ proptest! {
         let mut world = World::new();
         for step in steps {
             match step {
-                Step::Add(n) => drop(world.add(n)),
+                Step::Add(n) => {
+                    world.add(n);
+                }
                 Step::Del(n) => world.del(n),
                 Step::Fault(at, fault) => world.model.arm(at, fault),
                 Step::Restart => world = world.restart(),

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use ipnet::{IpNet, Ipv4Net};
@@ -668,8 +668,8 @@ fn optional_path(text: &str) -> Result<Option<PathBuf>, String> {
     if text.is_empty() { Ok(None) } else { absolute(text).map(Some) }
 }
 
-fn show_path(path: &PathBuf) -> String {
-    quoted(&path.to_string_lossy())
+fn show_path(path: &impl AsRef<Path>) -> String {
+    quoted(&path.as_ref().to_string_lossy())
 }
 
 fn show_optional_path(path: &Option<PathBuf>) -> String {

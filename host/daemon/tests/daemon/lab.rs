@@ -84,12 +84,6 @@ impl Lab {
         let follower = Some(follow(wire, sim.clone(), stop.clone()));
         Lab { sim, netns, stop, follower, servers }
     }
-
-    /// Calls of an EC2 action so far.
-    pub fn calls(&self, action: &str) -> Value {
-        let calls = serde_json::to_value(self.sim.lock().calls()).unwrap();
-        calls[action].clone()
-    }
 }
 
 impl Drop for Lab {
