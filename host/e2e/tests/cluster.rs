@@ -1,5 +1,6 @@
 //! Two simulated EC2 nodes, everything on them real. One cluster serves all checks, since it takes seconds to start; each
 //! check leaves its nodes serving. Needs root.
+#![allow(clippy::unwrap_used)] // helpers of tests may panic as tests do
 
 mod common;
 

@@ -1,4 +1,5 @@
 //! The demo as a process: it holds what it claims, and it cleans up when it is interrupted. Needs root.
+#![allow(clippy::unwrap_used)] // helpers of tests may panic as tests do
 
 mod common;
 

@@ -1,4 +1,5 @@
 //! The harness alone, with the plugins of the system: what a failure here says is no fault of ours. Needs root.
+#![allow(clippy::unwrap_used)] // helpers of tests may panic as tests do
 
 mod common;
 

@@ -1,5 +1,6 @@
 //! Records made as ipamd makes them, in virtual time, and what a replay says of them: identical where nothing changed,
 //! the first difference where something did, up to the cut where they are cut.
+#![allow(clippy::unwrap_used)] // helpers of tests may panic as tests do
 
 use std::collections::BTreeMap;
 use std::io::BufReader;
