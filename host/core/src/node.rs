@@ -207,6 +207,11 @@ impl Node {
             return Ok(());
         }
         if self.growth_possible(now) {
+            // An ADD would wait for growth. That is good enough for a node that has given addresses before, but a new
+            // one does not announce itself on a promise.
+            if self.said_ready {
+                return Ok(());
+            }
             return Err("waiting for EC2 to give addresses to this instance".into());
         }
         Err(self.explain_shortage(now).to_string())

@@ -249,3 +249,19 @@ fn the_subnets_cidr_reaches_the_set_up_of_an_interface_that_ec2_describes_withou
     assert!(!w.set_up.is_empty(), "a second interface was attached");
     assert!(w.set_up.iter().all(|f| f.subnet_cidr == Some("10.0.0.0/16".parse().unwrap())), "{:?}", w.set_up);
 }
+
+#[test]
+fn a_node_is_ready_once_it_has_an_address_and_stays_so_while_it_can_grow() {
+    let mut w = world();
+    assert!(w.node.ready(w.now).unwrap_err().contains("EC2"), "nothing is known yet");
+    w.run(10_000);
+    assert_eq!(w.node.ready(w.now), Ok(()));
+    w.add("c0", "p0", "u", 100_000);
+    assert_eq!(w.node.pool().assignable(), 0, "the warm address is taken");
+    assert_eq!(w.node.ready(w.now), Ok(()), "an ADD would be served after growth");
+    for i in 1..15 {
+        w.add(&format!("c{i}"), &format!("p{i}"), "u", 100_000);
+        w.run(20_000);
+    }
+    assert!(w.node.ready(w.now).unwrap_err().contains("no address"), "{:?}", w.node.ready(w.now));
+}
