@@ -3,7 +3,7 @@
 //!
 //! | module | what it holds |
 //! |---|---|
-//! | [`env`], [`conf`] | what comes in: variables and configuration, validated |
+//! | [`mod@env`], [`conf`] | what comes in: variables and configuration, validated |
 //! | [`result`], [`error`], [`version`] | what goes out, in every version of CNI |
 //! | [`plugin`] | one call from its first byte to its last |
 //! | `add`, `del`, `observe` | the verbs |

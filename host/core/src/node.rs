@@ -80,7 +80,7 @@ impl Window {
 }
 
 impl Node {
-    /// A node with nothing but its settings. [`Node::restore`] gives it a saved state before the first event.
+    /// A node with nothing but its settings. [`Node::new`] gives it a saved state as well.
     pub fn empty(cfg: Config, now: Ms) -> Node {
         let pool = Pool::new(&cfg.network, 0, false, 4);
         Node {

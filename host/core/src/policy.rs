@@ -489,7 +489,7 @@ pub struct OutcomeView {
     /// Units that came or went.
     pub applied: u32,
     /// "" for done, else "throttled", "subnet-exhausted", "no-cidr-block", "limit-reached", "not-authorised",
-    /// "not-found", "guard-<n>", "superseded", "unknown".
+    /// "not-found", `guard-<n>`, "superseded", "unknown".
     pub code: String,
     /// When, pool clock ms.
     pub at_ms: u64,

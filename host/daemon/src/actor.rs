@@ -1,5 +1,5 @@
 //! The one task that owns the node's state machine. Everything that happens comes in through one queue and becomes an
-//! [`Event`]; everything the state machine wants done goes out as an [`Effect`] that some other task carries out.
+//! [`Event`]; everything the state machine wants done goes out as an `Effect` that some other task carries out.
 //!
 //! So nothing here waits for anything but the queue and the timer: a slow disk, EC2 or kernel holds nobody up but those
 //! who wait for its answer.

@@ -77,7 +77,7 @@ impl Write {
 }
 
 impl Store {
-    /// The files of instance `instance` (may be set later with [`Store::of_instance`], before the first write).
+    /// The files of instance `instance` (may be set later, before the first write).
     pub fn new(disk: Arc<dyn Disk>, state: PathBuf, ipam: PathBuf) -> Store {
         Store {
             state: Kept::new(disk.clone(), state),
