@@ -15,8 +15,6 @@ Usage: cargo xtask <task> [options]
 
   test [--fast]          every test; --fast leaves out what builds a release or takes longer than a minute
   demo [--keep] [--once] two simulated EC2 nodes, containerd, both daemons, pods that talk; see README.md
-  bench [--quick]        whole-process figures and criterion benches, as ratios against peers in the same run
-  guests                 build the shipped policies as components and show their sizes
   packages [--install]   say which system packages tests and demo need, and install what is missing (root)
 
 Examples:
