@@ -80,6 +80,13 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             let (allocate, plan) = calls(rows);
             percentiles(&format!("allocate {kind} {rows} rows"), || drop(black_box(host.allocate(&allocate, false))));
             percentiles(&format!("plan {kind} {rows} rows"), || drop(black_box(host.plan(&plan, false))));
+            host.allocate(&allocate, false);
+            host.plan(&plan, false);
+            // The same on every machine, unlike the times.
+            let fuel: Vec<_> = host.control().decisions(2).into_iter().filter_map(|d| d.fuel).collect();
+            if !fuel.is_empty() {
+                println!("fuel of these two {kind} decisions: {fuel:?}");
+            }
         }
     }
     criterion.final_summary();

@@ -1,19 +1,21 @@
 //! Digests: of components, of settings, and of the inputs of a decision.
 //!
-//! The digest of the inputs answers one question in the log and in a replay: was the policy shown the same? Its text
-//! (format `wipam-inputs/1`) is a plain concatenation, since JSON of hundreds of rows would take longer than the
-//! decision itself:
+//! The digest of the inputs answers one question in the log and in a replay: was the policy shown the same? It is no
+//! seal against forgery. It is the SHA-256 of a plain concatenation (format `wipam-inputs/1`), since JSON of hundreds of
+//! rows would take longer than the decision itself:
 //!
 //! - integers little-endian in their own width, booleans one byte, options a byte 0 or 1 and then the value;
 //! - texts and byte strings: length as `u32`, then the bytes;
-//! - lists: number of elements as `u32`, then the elements; a list of records field by field, a column as all its
-//!   integers;
+//! - lists: number of elements as `u32`, then the elements; a list of records field by field;
+//! - a column of integers of more than one byte: number of elements as `u32`, then the XXH3-128 (16 bytes,
+//!   little-endian) of all its integers, since SHA-256 over hundreds of rows would cost more than the policy;
 //! - records: the fields in the order of `wit/policy.wit`, `extra` included;
 //! - a call: `"wipam-inputs/1"`, one byte (1 allocate, 2 release, 3 plan), then the arguments in the order of the WIT,
 //!   with the settings the policy got and (for a plan) the memo it got.
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
 use sha2::{Digest as _, Sha256};
+use twox_hash::XxHash3_128;
 use wipam_core::policy::{
     AllocateCall, BlockSet, Counts, Demand, EniView, Given, Limits, OutcomeView, PlanCall, Pod, PoolInfo, ReleaseCall,
     RowSet, Setting, SettingValue, Snapshot,
@@ -67,10 +69,11 @@ impl<'de> Deserialize<'de> for Digest {
     }
 }
 
-/// Writes inputs into one reused buffer.
+/// Writes inputs into reused buffers.
 #[derive(Default)]
 pub(crate) struct InputsDigest {
     buf: Vec<u8>,
+    column: Vec<u8>,
 }
 
 impl InputsDigest {
@@ -189,14 +192,15 @@ impl InputsDigest {
         }
     }
 
-    /// A column of `N`-byte integers in one go: this is where nearly all bytes come from.
+    /// A column of `N`-byte integers: this is where nearly all bytes come from.
     fn column<T: Copy, const N: usize>(&mut self, column: &[T], le: impl Fn(T) -> [u8; N]) {
         self.count(column.len());
-        let from = self.buf.len();
-        self.buf.resize(from + column.len() * N, 0);
-        for (to, value) in self.buf[from..].chunks_exact_mut(N).zip(column) {
+        self.column.clear();
+        self.column.resize(column.len() * N, 0);
+        for (to, value) in self.column.chunks_exact_mut(N).zip(column) {
             to.copy_from_slice(&le(*value));
         }
+        self.buf.extend_from_slice(&XxHash3_128::oneshot(&self.column).to_le_bytes());
     }
 
     fn given(&mut self, given: &Given, settings: &[Setting]) {

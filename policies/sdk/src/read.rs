@@ -75,7 +75,30 @@ impl RowSet {
 
     /// The rows, ordered by address. Columns of unequal length (a host never sends them) end at the shortest.
     pub fn iter(&self) -> impl Iterator<Item = Row> + '_ {
-        (0..self.len()).map_while(|i| self.get(i))
+        let lengths = [
+            self.address_hi.len(),
+            self.eni.len(),
+            self.block.len(),
+            self.marks.len(),
+            self.free_since_ms.len(),
+            self.until_ms.len(),
+            self.last_pod_key.len(),
+        ];
+        let n = lengths.into_iter().fold(self.len(), usize::min);
+        // Of one length each, so that the loop checks no bounds: it is most of what a decision costs.
+        let (hi, lo, eni) = (&self.address_hi[..n], &self.address_lo[..n], &self.eni[..n]);
+        let (block, marks, free) = (&self.block[..n], &self.marks[..n], &self.free_since_ms[..n]);
+        let (until, last) = (&self.until_ms[..n], &self.last_pod_key[..n]);
+        (0..n).map(move |i| Row {
+            index: i as u32,
+            address: wide(hi[i], lo[i]),
+            eni: Some(eni[i]).filter(|e| *e != NONE_U8),
+            block: Some(block[i]).filter(|b| *b != NO_BLOCK),
+            marks: marks[i],
+            free_since_ms: free[i],
+            until_ms: until[i],
+            last_pod_key: last[i],
+        })
     }
 
     /// The row with the smallest key, or, for a request whose earlier answers the host refused (`attempt` > 0),
@@ -84,13 +107,18 @@ impl RowSet {
     /// It goes over the rows once for each attempt: a sort would be a third of a small component.
     pub fn best<K: Ord + Copy>(&self, attempt: u32, key: impl Fn(&Row) -> K) -> Option<Row> {
         let passes = attempt as usize % self.len().clamp(1, 8);
-        let mut best: Option<(K, Row)> = None;
+        let mut best: Option<(K, u32)> = None;
         for _ in 0..=passes {
-            let above = best.map(|(k, _)| k);
-            let rows = self.iter().map(|row| (key(&row), row));
-            best = rows.filter(|(k, _)| above.is_none_or(|a| *k > a)).min_by_key(|(k, _)| *k);
+            let above = best.take().map(|(k, _)| k);
+            // Key and number alone are carried along: this loop is most of what a decision costs.
+            for row in self.iter() {
+                let k = key(&row);
+                if best.is_none_or(|(b, _)| k < b) && above.is_none_or(|a| k > a) {
+                    best = Some((k, row.index));
+                }
+            }
         }
-        best.map(|(_, row)| row)
+        best.and_then(|(_, index)| self.get(index as usize))
     }
 
     /// One row by number.
